@@ -1,0 +1,48 @@
+# Two commands are enough on a fresh machine: `make run` and `make test`.
+# Each sets up .venv on first use and leaves it alone until pyproject.toml changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help run test bench clean
+
+help:
+	@echo "make run                  set up $(VENV) and run examples/evolution.py"
+	@echo "make test                 set up $(VENV), then lint, check types and run the tests"
+	@echo "make test ARGS='-k wait'  the same, with arguments for pytest"
+	@echo "make bench                compare with other systems, each in an environment of its own"
+	@echo "make bench PEERS=ray      compare with the systems named"
+	@echo "make clean                remove $(VENV) and everything else that was generated"
+	@echo
+	@echo "PYTHON=/path/to/python3 chooses the interpreter (3.10 or later) that $(VENV) is made with."
+
+run: $(VENV)/.ready-examples
+	$(BIN)/python examples/evolution.py $(ARGS)
+
+test: $(VENV)/.ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest $(ARGS)
+
+bench:
+	$(PYTHON) bench/run.py $(if $(PEERS),--peers $(PEERS))
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp per extra: written only after pip succeeded, so that an interrupted set-up is taken up again.
+$(VENV)/.ready-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "Skate needs Python 3.10 or later, and '$(PYTHON)' is not: `$(PYTHON) --version 2>&1`." >&2; \
+	  echo "Name another interpreter: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make a virtual environment: its venv package is not installed." >&2; \
+	  echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)

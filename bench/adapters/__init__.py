@@ -1,0 +1,48 @@
+"""One adapter for each peer: the same few verbs, spelt in each library's own words.
+
+An adapter uses its library the way that library's documentation does, with its usual defaults, and adds as little as
+it can: `task(f)` returns the library's own submitting callable where there is one, so that the loop that is timed
+calls it directly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, cast
+
+
+class Adapter(Protocol):
+    """What a workload may ask of a peer. A peer leaves out the verbs that it lacks, and `cannot` says why."""
+
+    #: Rows that this peer has no means to run, each with the reason that the report prints.
+    cannot: ClassVar[dict[str, str]]
+
+    def start(self, cpus: int) -> None:
+        """Start the runtime with `cpus` workers."""
+
+    def stop(self) -> None:
+        """Stop it, with all its processes."""
+
+    def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a callable that submits `function` with the given arguments and returns its future."""
+
+    def get(self, ref: Any) -> Any:
+        """Wait for one future and return its value."""
+
+    def get_all(self, refs: Sequence[Any]) -> list[Any]:
+        """Wait for all futures and return their values in order."""
+
+    def put(self, value: Any) -> Any:
+        """Hand a value to the runtime and return its future."""
+
+    def wait_one(self, refs: Sequence[Any]) -> Sequence[Any]:
+        """Wait until any one future is done and return the others."""
+
+    def parent(self) -> Callable[[int], Any]:
+        """Return a callable that submits one task, which submits `count` no-op tasks itself and waits for them."""
+
+
+def load(peer: str) -> Adapter:
+    """Import the adapter of `peer`, and with it the peer's library: only possible in that peer's own environment."""
+    return cast(Adapter, importlib.import_module(f"adapters.{peer}").Peer())

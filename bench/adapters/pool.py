@@ -1,0 +1,39 @@
+"""The standard library's ProcessPoolExecutor, with its default way to start processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
+from typing import Any, ClassVar
+
+_NO_OBJECTS = "a pool has no object store"
+
+
+class Peer:
+    cannot: ClassVar[dict[str, str]] = {
+        "nested": "a task of a pool cannot submit tasks to it",
+        "tree_reduce": "a pool does not take futures as arguments",
+        **dict.fromkeys(("put_100b", "put_10kb", "put_1mb", "put_100mb", "put_1gib"), _NO_OBJECTS),
+        **dict.fromkeys(("get_small", "get_1mb"), _NO_OBJECTS),
+    }
+
+    def start(self, cpus: int) -> None:
+        self._pool = ProcessPoolExecutor(cpus)
+
+    def stop(self) -> None:
+        self._pool.shutdown()
+
+    def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(self._pool.submit, function)
+
+    def get(self, ref: Future[Any]) -> Any:
+        return ref.result()
+
+    def get_all(self, refs: Sequence[Future[Any]]) -> list[Any]:
+        return [ref.result() for ref in refs]
+
+    def wait_one(self, refs: Sequence[Future[Any]]) -> Sequence[Future[Any]]:
+        done, rest = wait(refs, return_when=FIRST_COMPLETED)
+        done.pop()
+        return [*done, *rest]

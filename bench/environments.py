@@ -1,0 +1,65 @@
+"""A virtual environment for each peer, under `bench/.envs`, made when it is missing or out of date."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVS = Path(__file__).resolve().parent / ".envs"
+
+#: What each peer's environment holds. Newest versions on purpose: the results record which those were.
+REQUIREMENTS: dict[str, list[str]] = {
+    "skate": ["--editable", str(ROOT), "numpy"],
+    "ray": ["ray[default]", "numpy"],
+    "dask": ["dask", "distributed", "numpy"],
+    "pool": ["numpy"],
+}
+
+_VERSIONS = """
+import json, platform
+from importlib.metadata import distributions
+names = {"skate", "ray", "dask", "distributed", "numpy", "msgspec", "cloudpickle"}
+found = {d.metadata["Name"].lower(): d.version for d in distributions() if d.metadata["Name"].lower() in names}
+print(json.dumps({"python": platform.python_version(), **dict(sorted(found.items()))}))
+"""
+
+
+class EnvironmentFailed(Exception):
+    """A peer's environment could not be made; the text is the last line that the installer wrote."""
+
+
+def python_of(peer: str) -> Path:
+    """The interpreter that runs `peer`. The floor shares Skate's environment."""
+    return ENVS / ("skate" if peer == "floor" else peer) / "bin" / "python"
+
+
+def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
+    """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
+    home, python = ENVS / peer, python_of(peer)
+    stamp = home / "made-from.json"
+    wanted = json.dumps([sys.version, REQUIREMENTS[peer], _project_file() if peer == "skate" else ""])
+    if fresh or not stamp.exists() or stamp.read_text() != wanted:
+        print(f"setting up the environment of {peer} …", flush=True)
+        _run([sys.executable, "-m", "venv", "--clear", str(home)])
+        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS[peer]])
+        stamp.write_text(wanted)
+    versions: dict[str, str] = json.loads(_run([str(python), "-c", _VERSIONS]))
+    return versions
+
+
+def _project_file() -> str:
+    """The text that decides what an editable installation of this repository holds."""
+    path = ROOT / "pyproject.toml"
+    return path.read_text() if path.exists() else ""
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")]
+        raise EnvironmentFailed((errors or lines or ["it said nothing"])[-1])
+    return done.stdout

@@ -1,0 +1,374 @@
+"""The verbs: init, shutdown, get, put, wait, cancel, … Thin, typed, documented with examples."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import numbers
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, overload
+
+from skate._config import cpu_count, default_store_bytes
+from skate._node.main import NodeConfig
+from skate._object_ref import ObjectRef
+from skate._streaming import ObjectRefGenerator
+from skate._worker import current
+from skate._worker.driver import LocalNode
+from skate._worker.interrupt import protect_from_interrupts
+from skate.exceptions import NotInitializedError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+logger = logging.getLogger("skate")
+
+_node: LocalNode | None = None
+_lock = threading.RLock()
+_settings: dict[str, Any] = {}
+STORE_BYTES_LEAST = 8 << 20
+
+
+class RuntimeInfo(dict[str, Any]):
+    """What `init` returns: facts about the runtime as a mapping, and a context manager that shuts it down."""
+
+    def __enter__(self) -> RuntimeInfo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutdown()
+
+    def disconnect(self) -> None:
+        shutdown()
+
+    @property
+    def address_info(self) -> dict[str, Any]:
+        return dict(self)
+
+    @property
+    def dashboard_url(self) -> str:
+        return ""
+
+
+def init(
+    address: str | None = None,
+    *,
+    num_cpus: float | None = None,
+    num_gpus: int | None = None,
+    resources: dict[str, float] | None = None,
+    object_store_memory: int | None = None,
+    namespace: str | None = None,
+    log_to_driver: bool = True,
+    logging_level: int | str = logging.INFO,
+    logging_format: str | None = None,
+    configure_logging: bool = True,
+    ignore_reinit_error: bool = False,
+    include_dashboard: bool | None = None,
+    runtime_env: dict[str, Any] | None = None,
+    spill_directory: str | None = None,
+    memory_threshold: float = 0.95,
+    infeasible_grace_s: float = 10.0,
+    idle_worker_s: float = 5.0,
+    _memory: int | None = None,
+    _temp_dir: str | None = None,
+    _system_config: dict[str, Any] | None = None,
+    **ignored: Any,
+) -> RuntimeInfo:
+    """Start Skate on this machine. Called implicitly, with the defaults, by the first use of the API.
+
+        >>> skate.init(num_cpus=2)
+        >>> with skate.init():          # shuts down at the end of the block
+        ...     skate.get(f.remote())
+
+    num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine.
+    object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as needed.
+    spill_directory: where objects go that do not fit; by default the directory for temporary files.
+    log_to_driver: whether what tasks print appears here.
+    memory_threshold: part of the machine's memory above which the newest task is ended; 1 switches that off.
+    infeasible_grace_s: how long a task that asks for more than there is may wait before that is an error.
+    """
+    global _node
+    with _lock:
+        if current.runtime_or_none() is not None:
+            if ignore_reinit_error:
+                return _info()
+            raise RuntimeError(
+                "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
+                "the runtime that is there."
+            )
+        _check_init(address, num_cpus, num_gpus, object_store_memory, ignored)
+        if configure_logging:
+            logger.setLevel(logging_level if isinstance(logging_level, int) else logging_level.upper())
+        from skate._options import task_options
+
+        checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
+        directory = spill_directory or _temp_dir or tempfile.gettempdir()
+        if not os.path.isdir(directory):
+            raise ValueError(f"spill_directory={directory!r} is not a directory; create it, or name another.")
+        cpus = cpu_count() if num_cpus is None else num_cpus
+        config = NodeConfig(
+            control_fd=-1,
+            num_cpus=float(cpus),
+            num_gpus=int(num_gpus or 0),
+            resources=checked.resources,
+            memory=_memory,
+            object_store_memory=object_store_memory or default_store_bytes(),
+            spill_directory=directory,
+            memory_threshold=memory_threshold,
+            infeasible_grace_s=infeasible_grace_s,
+            idle_worker_s=idle_worker_s,
+        )
+        _settings.clear()
+        _settings.update(namespace=namespace or "", runtime_env=checked.runtime_env)
+        env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
+        _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars)
+        runtime = _node.runtime
+        runtime.settings = dict(_settings)
+        current.set_runtime(runtime)
+        protect_from_interrupts()
+        return _info()
+
+
+def _check_init(
+    address: str | None, num_cpus: Any, num_gpus: Any, object_store_memory: Any, ignored: dict[str, Any]
+) -> None:
+    if address not in (None, "local"):
+        raise ValueError(
+            f"address={address!r}: this version runs on one machine; leave address out (or 'local') to start it here."
+        )
+    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0):
+            raise ValueError(f"init({name}={value!r}): it may be a number, 0 or more.")
+    if object_store_memory is not None and (
+        not isinstance(object_store_memory, numbers.Real) or object_store_memory < STORE_BYTES_LEAST
+    ):
+        raise ValueError(
+            f"init(object_store_memory={object_store_memory!r}): it may be a number of bytes, at least {STORE_BYTES_LEAST}."
+        )
+    known = {
+        "dashboard_host", "dashboard_port", "job_config", "labels", "local_mode", "logging_config", "allow_multiple",
+    }  # fmt: skip
+    for name in ignored:
+        if not name.startswith("_") and name not in known:
+            raise TypeError(f"init() has no argument {name!r}; see help(skate.init) for those that it has.")
+    if ignored.get("local_mode"):
+        raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")
+
+
+def _info() -> RuntimeInfo:
+    runtime = current.get_runtime()
+    return RuntimeInfo(
+        node_id=runtime.welcome.node_id.hex(),
+        job_id=runtime.welcome.job_id.hex(),
+        namespace=_settings.get("namespace", ""),
+        resources=dict(runtime.welcome.resources),
+    )
+
+
+def shutdown(_exiting_interpreter: bool = False) -> None:
+    """End the runtime: tasks that still run are stopped, objects are gone. Safe to call twice."""
+    global _node
+    with _lock:
+        node, _node = _node, None
+        if node is None:
+            return
+        current.set_runtime(None)
+        node.close()
+
+
+atexit.register(shutdown)
+current.set_initializer(lambda: (init(), None)[1])
+
+
+def is_initialized() -> bool:
+    """Whether this process has a running Skate: after `init` (or first use), before `shutdown`; always in a task."""
+    return current.runtime_or_none() is not None
+
+
+@overload
+def get(refs: ObjectRef[T], *, timeout: float | None = None) -> T: ...
+@overload
+def get(refs: Sequence[ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
+@overload
+def get(refs: ObjectRefGenerator[T], *, timeout: float | None = None) -> list[T]: ...
+def get(refs: Any, *, timeout: float | None = None) -> Any:
+    """Wait for the value of a reference, or for the values of a list of them.
+
+        >>> skate.get(ref)
+        >>> skate.get([ref, ref], timeout=5)    # GetTimeoutError after 5 s
+
+    Raises the error of the task if it failed; `timeout=0` looks without waiting.
+    """
+    if isinstance(refs, ObjectRef):
+        return current.get_runtime().get((refs,), timeout)[0]
+    if isinstance(refs, ObjectRefGenerator):
+        refs = list(refs)
+    elif not isinstance(refs, (list, tuple)):
+        raise TypeError(f"get() takes a reference or a list of references, not {_what(refs)}.{_hint(refs)}")
+    for ref in refs:
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(f"get() takes a list of references, and an element is {_what(ref)}.{_hint(ref)}")
+    return current.get_runtime().get(refs, timeout)
+
+
+def _what(value: object) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("a builtins.", "a ")
+
+
+def _hint(value: object) -> str:
+    from skate._remote_function import RemoteFunction
+
+    if isinstance(value, RemoteFunction):
+        return " Did you forget .remote(...)?"
+    if isinstance(value, (set, frozenset, dict, Iterator)):
+        return " Make a list of it first."
+    return ""
+
+
+def put(value: T) -> ObjectRef[T]:
+    """Store a value once, to pass it to many tasks by reference.
+
+    >>> ref = skate.put(numpy.zeros(10_000_000))
+    >>> skate.get(ref)              # zero copy: a read-only view of shared memory
+    """
+    if isinstance(value, ObjectRef):
+        raise TypeError("put() of a reference: pass the reference itself on, or put it inside a list.")
+    return current.get_runtime().put(value)
+
+
+def wait(
+    refs: Sequence[ObjectRef[T]],
+    *,
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[ObjectRef[T]], list[ObjectRef[T]]]:
+    """Wait until `num_returns` of the references are ready; (ready, not ready), both in the order given.
+
+    >>> ready, rest = skate.wait(refs, num_returns=1, timeout=0.5)
+    """
+    if isinstance(refs, ObjectRef):
+        raise TypeError("wait() takes a list of references; for one, use wait([ref]).")
+    if not isinstance(refs, (list, tuple)):
+        raise TypeError(f"wait() takes a list of references, not {_what(refs)}.{_hint(refs)}")
+    for ref in refs:
+        if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
+            raise TypeError(f"wait() takes a list of references, and an element is {_what(ref)}.{_hint(ref)}")
+    if not refs:
+        return [], []
+    if len(set(refs)) != len(refs):
+        raise ValueError("wait() was given the same reference twice.")
+    if isinstance(num_returns, bool) or not isinstance(num_returns, int) or not 0 < num_returns <= len(refs):
+        raise ValueError(
+            f"wait(num_returns={num_returns!r}): it may be from 1 to the number of references, {len(refs)}."
+        )
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"wait(timeout={timeout!r}): it may be None or a number of seconds, 0 or more.")
+    return current.get_runtime().wait(refs, num_returns, timeout)
+
+
+def as_completed(refs: Iterable[ObjectRef[T]], *, timeout: float | None = None) -> Iterator[ObjectRef[T]]:
+    """The references in the order in which they become ready.
+
+    >>> for ref in skate.as_completed(refs):
+    ...     print(skate.get(ref))
+    """
+    from skate._iterate import as_completed as run
+
+    return run(current.get_runtime(), list(refs), timeout)
+
+
+def map(
+    function: Any,
+    iterable: Iterable[Any],
+    *more: Iterable[Any],
+    max_in_flight: int | None = None,
+    chunk: int | None = None,
+) -> Iterator[Any]:
+    """Like the built-in `map`, in parallel: results in order, while later items are still running.
+
+        >>> list(skate.map(square, range(1_000_000)))
+
+    Small items are sent in chunks whose size adapts to how long one takes. At most `max_in_flight` items are
+    submitted and not yet consumed, so the iterable may be endless.
+    """
+    from skate._iterate import parallel_map
+
+    return parallel_map(current.get_runtime(), function, iterable, *more, max_in_flight=max_in_flight, chunk=chunk)
+
+
+def cancel(ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
+    """Stop a task. If it waits, it never starts; if it runs, TaskInterrupt (a KeyboardInterrupt) is raised inside it.
+
+    force: kill its worker instead. recursive: cancel the tasks that it started, too. `get` then raises TaskCancelledError.
+    A task that has ended is left alone.
+    """
+    if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
+        raise TypeError(f"cancel() takes a reference, not {_what(ref)}.")
+    current.get_runtime().cancel(ref._id, force=force, recursive=recursive)
+
+
+def require_runtime(call: str) -> Any:
+    runtime = current.runtime_or_none()
+    if runtime is None:
+        raise NotInitializedError(call=call)
+    return runtime
+
+
+def cluster_resources() -> dict[str, float]:
+    """All that tasks can ask for: {"CPU": 2.0, "memory": …}."""
+    total: dict[str, float] = current.get_runtime().query("resources")["total"]
+    return total
+
+
+def available_resources() -> dict[str, float]:
+    """What is free now."""
+    available: dict[str, float] = current.get_runtime().query("resources")["available"]
+    return available
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The machines of the cluster, as dicts with NodeID, Alive, Resources, …"""
+    found: list[dict[str, Any]] = current.get_runtime().query("nodes")
+    return found
+
+
+def get_gpu_ids() -> list[int]:
+    """The GPUs that the current task was given; in a driver, those in CUDA_VISIBLE_DEVICES."""
+    runtime = current.get_runtime()
+    if runtime.executor is not None:
+        return list(runtime.executor.gpu_ids)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [int(number) for number in visible.split(",") if number.strip().isdigit()]
+
+
+def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
+    """Every finished task as a Chrome trace: open it in chrome://tracing or ui.perfetto.dev.
+
+    >>> skate.timeline("trace.json")
+    """
+    from skate._timeline import chrome_trace
+
+    trace = chrome_trace(current.get_runtime().query("events"))
+    if filename is None:
+        return trace
+    import json
+
+    with open(filename, "w") as file:
+        json.dump(trace, file)
+    return None
+
+
+def why(ref: ObjectRef[Any]) -> str:
+    """What a pending reference waits for, in words.
+
+    >>> print(skate.why(ref))
+    """
+    from skate._worker.why import explain
+
+    return explain(current.get_runtime(), ref)
+
+
+Callback = Callable[[], None]

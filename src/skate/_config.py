@@ -1,0 +1,40 @@
+"""Settings of a node that `init` decides: what the machine has, and how much of it is ours by default."""
+
+from __future__ import annotations
+
+import os
+
+#: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
+STORE_PART = 0.3
+STORE_BYTES_MIN = 64 << 20
+STORE_BYTES_MAX = 200 << 30
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use: its affinity mask and the quota of its control group, whichever is less."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            count = min(count, max(1, int(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return count
+
+
+def memory_bytes() -> int:
+    """Memory of the machine, or of the control group if that has less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+        if limit != "max":
+            total = min(total, int(limit))
+    except (OSError, ValueError):
+        pass
+    return total
+
+
+def default_store_bytes() -> int:
+    return int(min(max(memory_bytes() * STORE_PART, STORE_BYTES_MIN), STORE_BYTES_MAX))

@@ -1,0 +1,78 @@
+"""Typed ids: how they are built, printed and parsed.
+
+Ids are plain `bytes` in the hot path, told apart by `NewType`: a class would cost more than the task it names.
+
+    OFFSET SIZE  ObjectID (20 bytes)
+    0      12    prefix: hash of the parent task's id and attempt, made once when the parent creates its first child
+    12      4    counter: the parent's children and puts, in the order they were made
+    16      4    index: 0 is the task's first (often only) return, n its n-th; puts have PUT_INDEX
+
+A TaskID is the first 16 bytes of the ids of its returns. Running a task again (another attempt after an exception
+excepted) gives its children the same ids, so re-execution is harmless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import NewType
+
+ObjectID = NewType("ObjectID", bytes)
+TaskID = NewType("TaskID", bytes)
+FunctionID = NewType("FunctionID", bytes)
+NodeID = NewType("NodeID", bytes)
+ProcessID = NewType("ProcessID", bytes)
+JobID = NewType("JobID", bytes)
+LeaseID = NewType("LeaseID", int)
+
+PREFIX_BYTES = 12
+TASK_BYTES = 16
+OBJECT_BYTES = 20
+FIRST_RETURN = b"\0\0\0\0"
+PUT_INDEX = b"\xff\xff\xff\xff"
+COUNTER_MAX = 2**32 - 1
+
+
+def new_node_id() -> NodeID:
+    return NodeID(os.urandom(16))
+
+
+def new_process_id() -> ProcessID:
+    return ProcessID(os.urandom(8))
+
+
+def new_job_id() -> JobID:
+    return JobID(os.urandom(4))
+
+
+def function_id(definition: bytes) -> FunctionID:
+    """The same function, pickled to the same bytes, has the same id everywhere."""
+    return FunctionID(hashlib.blake2b(definition, digest_size=16).digest())
+
+
+def child_prefix(parent: bytes, attempt: int = 0) -> bytes:
+    """The prefix of everything that `parent` creates in one of its attempts."""
+    return hashlib.blake2b(parent + attempt.to_bytes(4, "big"), digest_size=PREFIX_BYTES).digest()
+
+
+def task_of(object_id: bytes) -> TaskID:
+    return TaskID(object_id[:TASK_BYTES])
+
+
+def return_id(first: bytes, index: int) -> ObjectID:
+    """The id of return number `index` of the task whose first return is `first`."""
+    return ObjectID(first[:TASK_BYTES] + index.to_bytes(4, "big"))
+
+
+def index_of(object_id: bytes) -> int:
+    return int.from_bytes(object_id[TASK_BYTES:], "big")
+
+
+def short(id: bytes) -> str:
+    """The one spelling of an id in logs, errors and reprs: its most telling digits."""
+    if len(id) == OBJECT_BYTES:
+        counter = int.from_bytes(id[PREFIX_BYTES:TASK_BYTES], "big")
+        index = id[TASK_BYTES:]
+        suffix = "put" if index == PUT_INDEX else str(int.from_bytes(index, "big"))
+        return f"{id[:3].hex()}:{counter}.{suffix}"
+    return id[:4].hex()

@@ -1,0 +1,361 @@
+"""Who gets room in the arena, and which objects leave for the disk to make it.
+
+Owns:      the free space of the arena and of the spill file, the order in which objects would leave, the queue of
+           requests for room, and the I/O under way.
+Knows not: ids, owners and pins that wait: those are `object_table`'s, which is told (`on_left`) when an object left.
+
+Every request for room (space to lend, or to restore an object into) has a sequence number, and the queue is in that
+order. A request is served from free space if it fits. If not, objects that could leave are added to an imagined free
+space, least recently used first, until there is a hole large enough; the objects in that hole (only these) are sent to
+disk. The hole belongs to the request from then on: its free parts are claimed at once, the rest as the objects leave.
+So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in the hole
+is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
+
+Three rules keep everybody going:
+
+- A request that cannot be helped now (too much is pinned) lets others pass, because they may be what it waits for: but
+  only OVERTAKES_MAX times, then everybody waits behind it.
+- An object that has arrived for a waiting pin may be sent away again only in favour of an older request. So two pins
+  that do not fit at the same time never hold one half each for ever: the older one gets all it wants.
+- A request is refused after `full_grace_s` without any I/O going on: nothing that is under way can help it then.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import chain
+from operator import attrgetter
+
+from skate._core.allocator import Allocator
+from skate._core.object_records import (
+    DISK,
+    MEMORY,
+    RESTORING,
+    SPILLING,
+    Command,
+    Discard,
+    ReplyAllocated,
+    Room,
+    StartRestore,
+    StartSpill,
+    StoredObject,
+)
+
+#: Every object, in memory and on disk, starts on a multiple of these.
+ARENA_ALIGNMENT = 64
+DISK_ALIGNMENT = 4096
+#: The spill file grows as needed; the disk sets the real limit.
+DISK_BYTES_MAX = 2**62
+#: So many requests may be served before an older one that cannot be, until all wait for that one.
+OVERTAKES_MAX = 64
+#: After the disk refused a write, nothing is sent there for so long, unless some of our own space on it comes free.
+DISK_RETRY_S = 1.0
+#: A vain search among more objects than SEARCH_MAX is not repeated within SEARCH_PAUSE_S, so that a store of 100,000
+#: objects which is full for a while does not spend its time searching.
+SEARCH_MAX = 1000
+SEARCH_PAUSE_S = 0.05
+
+_by_sequence = attrgetter("sequence")
+
+
+class RoomMaker:
+    """Room in [start, end) of the arena."""
+
+    def __init__(self, start: int, end: int, full_grace_s: float, on_left: Callable[[StoredObject], None]) -> None:
+        self.arena = Allocator(end, ARENA_ALIGNMENT, start)
+        self.disk = Allocator(DISK_BYTES_MAX, DISK_ALIGNMENT)
+        #: What may leave: in memory, not pinned, not freed, untouched by I/O. Least recently touched first.
+        self.evictable: OrderedDict[StoredObject, None] = OrderedDict()
+        self.evictable_bytes = 0
+        #: Requests by sequence number. Bounded by the table: each is one of its processes' waiting requests, or one
+        #: of a few objects of a waiting pin.
+        self.queue: list[Room] = []
+        #: Something happened that may let a request in the queue be served.
+        self.changed = False
+        #: I/O under way: job → object, and where its copy on disk is or will be. Bounded by the queue: objects leave
+        #: and return only for requests in it.
+        self.jobs: dict[int, tuple[StoredObject, int]] = {}
+        #: When the last I/O ended well.
+        self.last_progress = 0.0
+        #: What the disk said last, "" if it took what we gave it; and when to try it again, 0 if any time.
+        self.disk_error = ""
+        self.disk_retry_at = 0.0
+        #: What the caller has to do. Taken away after each event.
+        self.commands: list[Command] = []
+        self._full_grace_s = full_grace_s
+        self._on_left = on_left
+        self._last_job = 0
+        self._last_sequence = 0
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def next_sequence(self) -> int:
+        self._last_sequence += 1
+        return self._last_sequence
+
+    def ask(self, room: Room) -> None:
+        """Serve the request at once if nobody waits and there is room, else later, when `serve_queue` can."""
+        if not self.queue and self._serve(room):
+            return
+        room.queued = True
+        insort(self.queue, room, key=_by_sequence)
+        if room.holder is not None:
+            room.holder.rooms[room] = None
+        self.changed = True
+
+    def withdraw(self, room: Room) -> None:
+        """Whoever asked does not need it any more, or must not have it."""
+        self.abandon_hole(room)
+        self._leave_queue(room)
+        self.changed = True
+
+    def prefer(self, room: Room, sequence: int) -> None:
+        """An older waiting pin wants the same object."""
+        self.queue.remove(room)
+        room.sequence = sequence
+        insort(self.queue, room, key=_by_sequence)
+        self.changed = True
+
+    def serve_queue(self, now: float) -> None:
+        """Serve every request that can be served; start to make room for every one for which it can be made."""
+        while self.changed:
+            self.changed = False
+            if self.queue:
+                self._serve_queue_once(now)
+
+    def next_deadline(self) -> float | None:
+        """When `retry` or `hopeless` have something to say, at the latest."""
+        times = [self.disk_retry_at] if self.queue and self.disk_retry_at else []
+        for room in self.queue:
+            if room.start < 0:
+                if not self.jobs:
+                    times.append(self._gives_up_at(room))
+                if room.search_after:
+                    times.append(room.search_after)
+        return min(times, default=None)
+
+    def hopeless(self, now: float) -> Room | None:
+        """The oldest request that has waited long enough, in vain."""
+        if self.jobs:
+            return None
+        return next((room for room in self.queue if self._gives_up_at(room) <= now), None)
+
+    def retry(self, now: float) -> None:
+        """Let what was put off until now be tried again."""
+        if self.disk_retry_at and self.disk_retry_at <= now:
+            self.disk_retry_at = 0.0
+            self.changed = True
+        for room in self.queue:
+            if room.search_after and room.search_after <= now:
+                room.search_after = 0.0
+                self.changed = True
+
+    def _gives_up_at(self, room: Room) -> float:
+        return max(room.since, self.last_progress) + self._full_grace_s
+
+    def _serve_queue_once(self, now: float) -> None:
+        blocked: Room | None = None
+        too_large = self.arena.capacity + 1
+        for room in tuple(self.queue):
+            if room.start >= 0 or not room.queued:
+                continue
+            if blocked is not None and blocked.overtaken >= OVERTAKES_MAX:
+                return
+            if self._serve(room):
+                self._leave_queue(room)
+            # If no hole was found for an older request, none will be for a younger one of at least the same size.
+            elif room.size >= too_large or not self._make_hole(room, now):
+                too_large = min(too_large, room.size)
+                blocked = blocked or room
+                continue
+            if blocked is not None:
+                blocked.overtaken += 1
+
+    def _serve(self, room: Room) -> bool:
+        """Serve the request from free space."""
+        if room.minimum < room.size:
+            lent = self.arena.allocate_up_to(room.size, room.minimum)
+            if lent is None:
+                return False
+            self._grant(room, *lent)
+            return True
+        offset = self.arena.allocate(room.size)
+        if offset is None:
+            return False
+        self._grant(room, offset, room.size)
+        return True
+
+    def _leave_queue(self, room: Room) -> None:
+        room.queued = False
+        self.queue.remove(room)
+        if room.holder is not None:
+            room.holder.rooms.pop(room, None)
+
+    def _grant(self, room: Room, offset: int, size: int) -> None:
+        obj = room.object
+        if obj is not None:
+            obj.room = None
+            obj.offset = offset
+            obj.place = RESTORING
+            self.commands.append(StartRestore(self._start_job(obj, obj.disk), obj.disk, obj.size, offset))
+        elif room.holder is not None:
+            room.holder.lent.add(offset, offset + size)
+            self.commands.append(ReplyAllocated(room.process, room.request, offset, size))
+
+    # -- holes --------------------------------------------------------------------------------------------------------
+
+    def _make_hole(self, room: Room, now: float) -> bool:
+        """Find the objects that must leave for this request, and send them away."""
+        if room.search_after > now:
+            return False
+        leaving_for_nobody = [
+            obj for obj, _ in self.jobs.values() if obj.place is SPILLING and obj.hole is None and not obj.pins
+        ]
+        could_be_free = self.arena.available + self.evictable_bytes + ARENA_ALIGNMENT * len(self.evictable)
+        if could_be_free + sum(self.arena.round_up(obj.size) for obj in leaving_for_nobody) < room.size:
+            return False
+        disk_refuses = self.disk_retry_at > now
+        imagined = self.arena.free_ranges.copy()
+        candidates: list[StoredObject] = []
+        for obj in chain(leaving_for_nobody, self.evictable):
+            if disk_refuses and obj.place is MEMORY and obj.disk < 0:
+                continue
+            if obj.wanted_by and next(iter(obj.wanted_by)).sequence <= room.sequence:
+                continue
+            candidates.append(obj)
+            start, end = imagined.add(obj.offset, obj.offset + self.arena.round_up(obj.size))
+            if end - start >= room.size:
+                self._send_away(room, [obj for obj in candidates if start <= obj.offset < end], start, end)
+                return True
+        if len(candidates) > SEARCH_MAX:
+            room.search_after = now + SEARCH_PAUSE_S
+        return False
+
+    def _send_away(self, room: Room, candidates: list[StoredObject], start: int, end: int) -> None:
+        """Make a hole of the right size at one end of [start, end): at the end where fewer bytes have to leave."""
+        at_start = [obj for obj in candidates if obj.offset < start + room.size]
+        at_end = [obj for obj in candidates if obj.offset + self.arena.round_up(obj.size) > end - room.size]
+        if sum(obj.size for obj in at_start) <= sum(obj.size for obj in at_end):
+            room.start, room.end, victims = start, start + room.size, at_start
+        else:
+            room.start, room.end, victims = end - room.size, end, at_end
+        for free_start, free_end in self.arena.free_ranges.within(room.start, room.end):
+            self.arena.claim(free_start, free_end - free_start)
+            room.claimed.append((free_start, free_end))
+        for obj in victims:
+            obj.hole = room
+            room.leaving[obj] = None
+        # When the last of them has left, the hole is ready and the request is served: perhaps in this very loop.
+        for obj in victims:
+            if obj.place is SPILLING:
+                continue
+            self.keep(obj)
+            if obj.disk >= 0:
+                self._leave(obj)
+            else:
+                disk = self.disk.allocate(obj.size)
+                assert disk is not None, f"the spill file cannot grow beyond {DISK_BYTES_MAX} bytes"
+                obj.place = SPILLING
+                self.commands.append(StartSpill(self._start_job(obj, disk), obj.offset, obj.size, disk))
+
+    def abandon_hole(self, room: Room | None) -> None:
+        """The hole will not come about: what was claimed is free again, and what is leaving leaves for nobody."""
+        if room is None or room.start < 0:
+            return
+        for start, end in room.claimed:
+            self.give_back(start, end)
+        for obj in room.leaving:
+            obj.hole = None
+        room.claimed = []
+        room.leaving = {}
+        room.start = room.end = -1
+        self.changed = True
+
+    def _leave(self, obj: StoredObject) -> None:
+        """It is on disk: its memory may be used for something else."""
+        obj.place = DISK
+        self.vacate(obj)
+        self._on_left(obj)
+
+    def vacate(self, obj: StoredObject) -> None:
+        """Its memory goes to the hole that it is part of, if any; what lies outside of the hole is free."""
+        start, end = obj.offset, obj.offset + self.arena.round_up(obj.size)
+        obj.offset = -1
+        room, obj.hole = obj.hole, None
+        if room is None:
+            self.give_back(start, end)
+            return
+        if start < room.start:
+            self.give_back(start, room.start)
+            start = room.start
+        if end > room.end:
+            self.give_back(room.end, end)
+            end = room.end
+        room.claimed.append((start, end))
+        del room.leaving[obj]
+        if not room.leaving:
+            offset, size = room.start, room.end - room.start
+            assert sum(end - start for start, end in room.claimed) == size
+            room.start = room.end = -1
+            room.claimed = []
+            self._leave_queue(room)
+            self._grant(room, offset, size)
+
+    # -- space and I/O ------------------------------------------------------------------------------------------------
+
+    def give_back(self, start: int, end: int) -> None:
+        """Nobody uses [start, end) of the arena any more."""
+        self.arena.free(start, end - start)
+        self.changed = True
+
+    def discard(self, disk: int, size: int) -> None:
+        """Nobody needs that copy on disk any more."""
+        self.disk.free(disk, size)
+        self.commands.append(Discard(disk, size))
+        self.disk_retry_at = 0.0
+        self.changed = True
+
+    def may_leave(self, obj: StoredObject) -> None:
+        """It is in memory and nobody looks at it: it leaves when its turn comes."""
+        self.evictable[obj] = None
+        self.evictable_bytes += obj.size
+        self.changed = True
+
+    def keep(self, obj: StoredObject) -> None:
+        """It does not wait for its turn to leave any more, if it did."""
+        if obj in self.evictable:
+            del self.evictable[obj]
+            self.evictable_bytes -= obj.size
+
+    def spill_ended(self, obj: StoredObject, disk: int, error: str, now: float) -> None:
+        """The copy is complete, or failed. The object leaves if it may and somebody still needs its room."""
+        obj.place = MEMORY
+        if error:
+            self.discard(disk, obj.size)
+            self.disk_error = error
+            self.disk_retry_at = now + DISK_RETRY_S
+        else:
+            obj.disk = disk
+            self.disk_error = ""
+            self.last_progress = now
+        self.changed = True
+        if obj.freed:
+            return
+        if obj.pins:
+            self.abandon_hole(obj.hole)
+        elif error:
+            self.abandon_hole(obj.hole)
+            self.may_leave(obj)
+        elif obj.hole is not None:
+            self._leave(obj)
+        else:
+            # It stays as long as there is room. It was the least recently used one, and can leave at no cost.
+            self.may_leave(obj)
+            self.evictable.move_to_end(obj, last=False)
+
+    def _start_job(self, obj: StoredObject, disk: int) -> int:
+        self._last_job += 1
+        self.jobs[self._last_job] = obj, disk
+        return self._last_job

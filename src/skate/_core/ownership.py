@@ -1,0 +1,227 @@
+"""Who refers to an object, and when it may go.
+
+Every process has one table of the objects that it knows: those it owns (it submitted the task that makes them, or put
+them) and those it borrows (another process owns them, and it came by a reference).
+
+An object is freed when nothing refers to it:
+
+- `refs`: references in this process that user code can reach;
+- `holds`: everything else: the task that will produce it while that is pending, submitted tasks that take it as an
+  argument, stored values that contain it, and one for every borrower.
+
+A borrowed object that nothing here refers to is released: the owner is told, and forgets this process as a borrower.
+
+Owns:      the counts, the values of small objects, the borrowers of each.
+Knows not: sockets and threads. The caller holds a lock, and carries out what `take_freed` hands it.
+Invariant: an entry exists exactly as long as refs + holds > 0; see tests/unit/test_ownership.py.
+Idea:      one flat table and counts, no graph. A cycle of references through stored values is impossible, because a
+           value can only contain references that existed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Union
+
+import msgspec
+
+from skate._core.task import Failure, Task
+
+#: An inline value, the size of a value in the arena, or an error.
+Stored = Union[bytes, int, Failure]
+
+
+class Pending(msgspec.Struct):
+    """What an owner knows of an unusual task until it ends; a plain first attempt without references has none."""
+
+    #: Retries already used, after crashes and after exceptions.
+    retries: int = 0
+    #: Arguments that are not there yet; the task is queued when this reaches zero.
+    missing: int = 0
+    #: Objects kept alive for the task: its arguments and the references inside them.
+    holds: list[bytes] = []
+    cancelled: bool = False
+    #: The consumer's side of a streaming generator.
+    stream: Any = None
+    #: Values of the arguments that are references, filled in as they arrive.
+    unresolved: list[Any] = []
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One object. Made a million times, so it has few fields and the collector does not visit it."""
+
+    refs: int
+    holds: int
+    #: None while pending.
+    value: bytes | int | Failure | None = None
+    #: The process that owns it; b"" when this one does.
+    owner: bytes = b""
+    #: The task that makes it, until it has; only at the task's first return.
+    task: Task | None = None
+    #: Options of that task: shared by all tasks of one remote function.
+    call: Any = None
+    pending: Pending | None = None
+    #: Ids of the references inside the value: held as long as the entry.
+    contained: list[bytes] | None = None
+    borrowers: set[bytes] | None = None
+    #: Called with (id, entry) once, when the value is there.
+    waiters: list[Callable[[bytes, Any], None]] | None = None
+
+
+class ObjectTable:
+    """The objects that one process knows."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        #: Freed since the last `take_freed`, with their last state.
+        self._freed: list[tuple[bytes, Entry]] = []
+        #: Owner's side: what each other process borrows from us, so that its death can be settled.
+        self._borrowed_by: dict[bytes, set[bytes]] = {}
+        #: Borrower's side: what we borrow from each other process.
+        self._borrowed_from: dict[bytes, set[bytes]] = {}
+
+    # -- references ---------------------------------------------------------------------------------
+
+    def adopt(self, id: bytes, owner: bytes) -> Entry:
+        """One more reference in this process; the entry is made if the object was unknown."""
+        entry = self.entries.get(id)
+        if entry is None:
+            entry = self._add(id, Entry(1, 0, None, owner))
+        else:
+            entry.refs += 1
+        return entry
+
+    def _add(self, id: bytes, entry: Entry) -> Entry:
+        self.entries[id] = entry
+        if entry.owner:
+            self._borrowed_from.setdefault(entry.owner, set()).add(id)
+        return entry
+
+    def drop(self, ids: Iterable[bytes]) -> None:
+        """One reference less for each."""
+        entries = self.entries
+        for id in ids:
+            entry = entries.get(id)
+            if entry is not None:
+                entry.refs -= 1
+                if not entry.refs and not entry.holds:
+                    self._free(id, entry)
+
+    def hold(self, id: bytes, owner: bytes = b"") -> Entry:
+        """Keep an object for a reason other than a reference in user code."""
+        entry = self.entries.get(id)
+        if entry is None:
+            entry = self._add(id, Entry(0, 1, None, owner))
+        else:
+            entry.holds += 1
+        return entry
+
+    def unhold(self, ids: Iterable[bytes]) -> None:
+        entries = self.entries
+        for id in ids:
+            entry = entries.get(id)
+            if entry is not None:
+                entry.holds -= 1
+                if not entry.refs and not entry.holds:
+                    self._free(id, entry)
+
+    # -- values ---------------------------------------------------------------------------------------
+
+    def resolve(self, id: bytes, entry: Entry, value: Stored, contained: list[bytes] | None = None) -> None:
+        """The value is there. The caller has already taken a hold on everything in `contained`."""
+        entry.value = value
+        if contained:
+            entry.contained = contained
+        waiters = entry.waiters
+        if waiters is not None:
+            entry.waiters = None
+            for waiter in waiters:
+                waiter(id, entry)
+
+    def when_resolved(self, entry: Entry, waiter: Callable[[bytes, Any], None]) -> None:
+        if entry.waiters is None:
+            entry.waiters = [waiter]
+        else:
+            entry.waiters.append(waiter)
+
+    # -- borrowers --------------------------------------------------------------------------------------
+
+    def add_borrower(self, id: bytes, borrower: bytes) -> bool:
+        """False if the object is unknown (freed already)."""
+        entry = self.entries.get(id)
+        if entry is None:
+            return False
+        if entry.borrowers is None:
+            entry.borrowers = set()
+        if borrower not in entry.borrowers:
+            entry.borrowers.add(borrower)
+            entry.holds += 1
+            self._borrowed_by.setdefault(borrower, set()).add(id)
+        return True
+
+    def remove_borrower(self, id: bytes, borrower: bytes) -> None:
+        entry = self.entries.get(id)
+        if entry is None or entry.borrowers is None or borrower not in entry.borrowers:
+            return
+        entry.borrowers.discard(borrower)
+        ids = self._borrowed_by[borrower]
+        ids.discard(id)
+        if not ids:
+            del self._borrowed_by[borrower]
+        self.unhold((id,))
+
+    def forget_process(self, process: bytes) -> list[bytes]:
+        """A process is dead: it borrows nothing any more. Returns the objects that it owned and we still refer to."""
+        for id in list(self._borrowed_by.get(process, ())):
+            self.remove_borrower(id, process)
+        return list(self._borrowed_from.get(process, ()))
+
+    # -- freeing ----------------------------------------------------------------------------------------
+
+    def _free(self, id: bytes, entry: Entry) -> None:
+        del self.entries[id]
+        self._freed.append((id, entry))
+        if entry.owner:
+            ids = self._borrowed_from[entry.owner]
+            ids.discard(id)
+            if not ids:
+                del self._borrowed_from[entry.owner]
+
+    def take_freed(self) -> list[tuple[bytes, Entry]]:
+        """What was freed since the last call, including what was only kept by freed containers."""
+        freed = self._freed
+        if not freed:
+            return freed
+        at = 0
+        while at < len(freed):  # grows while we go: containers free what they contain
+            contained = freed[at][1].contained
+            if contained:
+                self.unhold(contained)
+            at += 1
+        self._freed = []
+        return freed
+
+    # -- introspection ------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        for id, entry in self.entries.items():
+            assert entry.refs >= 0 and entry.holds >= 0, (id, entry)
+            assert entry.refs + entry.holds > 0, (id, entry)
+            borrowers = entry.borrowers or set()
+            assert entry.holds >= len(borrowers), (id, entry)
+            assert not borrowers or not entry.owner, "only an owner knows borrowers"
+            for borrower in borrowers:
+                assert id in self._borrowed_by[borrower]
+        for borrower, ids in self._borrowed_by.items():
+            assert ids, borrower
+            for id in ids:
+                assert borrower in (self.entries[id].borrowers or ())
+
+    def statistics(self) -> dict[str, int]:
+        owned = sum(1 for entry in self.entries.values() if not entry.owner)
+        return {
+            "objects_owned": owned,
+            "objects_borrowed": len(self.entries) - owned,
+            "objects_pending": sum(1 for entry in self.entries.values() if entry.value is None),
+            "borrowers": len(self._borrowed_by),
+        }

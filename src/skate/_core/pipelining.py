@@ -1,0 +1,70 @@
+"""How many tasks are on the way to one worker.
+
+Too few, and the worker idles while a message travels; too many, and a long task holds up short ones behind it while
+other workers are free. The answer depends on how long tasks take, so it is measured: about `TARGET_S` of estimated work
+on each worker, one task when tasks are long or unknown, hundreds when they are tiny.
+
+Owns:      estimates of run times by function.
+Knows not: clocks. Workers report how long their tasks took.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from skate._core.task import Task, Timing
+
+#: Work that should be on the way to a worker. Long against a round trip (50-100 µs), short against human patience.
+TARGET_S = 0.002
+#: Most tasks on one worker, however tiny.
+DEPTH_MAX = 1000
+#: Most tasks in one message: the first of them should start while the rest are still being made.
+BATCH_MAX = 256
+#: What a function that never ran is taken to need: one at a time.
+UNKNOWN_S = 1.0
+#: Weight of the newest measurement. A function that turns slow is noticed at once (see `learn`).
+NEWEST = 0.25
+
+
+class Estimates:
+    """Run times by function: exponential averages that believe bad news faster than good news."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[bytes, float] = {}
+
+    def learn(self, timing: Timing) -> None:
+        seen = timing.seconds / timing.count
+        before = self.seconds.get(timing.fn)
+        if before is None or seen > 4 * before:
+            self.seconds[timing.fn] = seen
+        else:
+            self.seconds[timing.fn] = before + NEWEST * (seen - before)
+
+    def forget(self, fn: bytes) -> None:
+        self.seconds.pop(fn, None)
+
+    def take(self, queue: deque[Task], *, load_s: float, inflight: int, workers: int = 1) -> tuple[list[Task], float]:
+        """Take from the queue what a worker should get now, given its estimated load; and the load that this adds.
+
+        A worker with nothing to do always gets one; none gets more than its share among `workers`.
+        """
+        room = min(DEPTH_MAX - inflight, BATCH_MAX, -(-len(queue) // workers))
+        if room <= 0:
+            return [], 0.0
+        if inflight and load_s >= TARGET_S:
+            return [], 0.0
+        seconds = self.seconds
+        taken: list[Task] = []
+        added = 0.0
+        budget = TARGET_S - load_s
+        popleft, append = queue.popleft, taken.append
+        first = not inflight
+        while room:
+            cost = seconds.get(queue[0].fn, UNKNOWN_S)
+            if added + cost > budget and not first:
+                break
+            append(popleft())
+            added += cost
+            first = False
+            room -= 1
+        return taken, added

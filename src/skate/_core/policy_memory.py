@@ -1,0 +1,65 @@
+"""Which worker to kill when the machine runs out of memory, and how to say so.
+
+Killing something of ours in time is better than the kernel's choice, which may be the driver or the daemon.
+
+Idea: of the workers that work for somebody, the one whose lease is newest. It has lost the least work, and the older
+ones, which may well be what the newer ones wait for, get to their end; so the node makes progress however little
+memory there is. The last worker left is killed too: alone, and still too large, it will not become smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+#: Processes that are named when one is killed.
+PROCESSES_NAMED = 5
+
+
+class MemoryUse(msgspec.Struct, frozen=True):
+    """Of the machine, or of the container if that has less."""
+
+    used_bytes: int
+    total_bytes: int
+
+    @property
+    def fraction(self) -> float:
+        return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A worker that works for somebody."""
+
+    process_id: bytes
+    pid: int
+    #: When it was lent.
+    leased_at: float
+    rss_bytes: int
+    #: It waits for others: its own memory is in use, but the tasks that it waits for are younger than it.
+    blocked: bool = False
+
+
+def choose_victim(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The worker to kill, None if there is none: those that run before those that wait, then the newest."""
+    return max(candidates, key=lambda worker: (not worker.blocked, worker.leased_at, worker.pid), default=None)
+
+
+def explain(victim: Candidate, use: MemoryUse, threshold: float, processes: Sequence[tuple[int, str, int]]) -> str:
+    """Why it was killed. `processes`: pid, name and resident bytes of the processes that were running."""
+    largest = sorted(processes, key=lambda process: -process[2])[:PROCESSES_NAMED]
+    users = ", ".join(f"{name} pid {pid}: {format_bytes(rss)}" for pid, name, rss in largest)
+    return (
+        f"memory: {format_bytes(use.used_bytes)} of {format_bytes(use.total_bytes)} were in use ({use.fraction:.0%}; "
+        f"the limit is {threshold:.0%}); this worker, pid {victim.pid}, held {format_bytes(victim.rss_bytes)} and was "
+        f"started on its work last. Largest processes: {users}"
+    )
+
+
+def format_bytes(count: int) -> str:
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

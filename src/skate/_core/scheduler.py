@@ -1,0 +1,552 @@
+"""Who gets which worker: demands for leases in, grants out.
+
+Problem:   owners ask for workers of some shape (resources, environment) in some number; the node has few. Granting must
+           be quick, must not deadlock when tasks wait for tasks, and must not let one owner starve another.
+Owns:      the resources of the node, the demands, the leases, and what each worker is lent for.
+Knows not: processes, sockets, time. `_node/daemon.py` carries events in and commands out.
+
+The order in which demands are served, and which leases are asked back for them, is in `policy_turns.py`. On top of it:
+
+- A demand whose resources are free but which has no worker of its environment keeps them while a worker starts.
+- An overdue demand that needs more than is free (four CPUs, when others always take the one that becomes free) has what
+  it needs kept for it, except from deeper demands.
+- A lease is asked back once, and never more of them than the waiting demands can use.
+
+Invariants (see `validate`, run after every event of tests/unit/test_scheduler.py): what is free and what is leased is
+what there is; a worker has at most one lease; every demand that fits is granted or has a worker starting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from skate._core.lease_events import (
+    AskReclaim,
+    AskRetire,
+    Command,
+    DemandChanged,
+    Env,
+    EnvironmentFailed,
+    Event,
+    GrantLease,
+    JobStarted,
+    KillWorker,
+    LeaseReturned,
+    ProcessDied,
+    ReportInfeasible,
+    StartFailed,
+    StartWorker,
+    TimePassed,
+    WorkerBlocked,
+    WorkerReady,
+    WorkerRetired,
+    WorkerStays,
+    WorkerUnblocked,
+)
+from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S, Class, Demand, Lease, Shares, Turns
+from skate._core.resources import Allocation, Amounts, ResourcePool, to_floats, to_units
+
+#: When so many workers of an environment died in a row before they were ready, its demands are refused; or, if others
+#: of its workers are alive, have to do with those, and starting is tried again after START_RETRY_S.
+START_FAILURES_MAX = 3
+START_RETRY_S = 1.0
+#: A worker that was asked to leave and has not answered after this time is taken to stay.
+ASK_GRACE_S = 1.0
+
+
+# -- state ------------------------------------------------------------------------------------------------------------
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True):
+    #: Workers of the plain environment that are kept, idle or not.
+    prestart: int = 0
+    #: An idle worker above `prestart` is asked to leave after this time.
+    idle_worker_s: float = 5.0
+    #: A demand that the node can never serve is refused after this time.
+    infeasible_grace_s: float = 10.0
+    #: Workers that start at the same time; more would only slow each other down.
+    starting_max: int = 8
+    #: Workers at the same time. When reached, demands wait for workers, and `describe_demands` says so.
+    workers_max: int = 1000
+
+
+class Trouble(msgspec.Struct):
+    """Workers of an environment die before they are ready."""
+
+    failures: int
+    reason: str
+    #: No worker of it is started before this time.
+    retry_at: float
+
+
+class Worker(msgspec.Struct):
+    id: bytes
+    env: Env
+    #: "idle", "leased", "asked" (to leave; no lease), "retiring" (leaves by itself, however long that takes: others
+    #: may hold what it owns).
+    state: str
+    #: When it came into this state, if that is "idle" or "asked".
+    since: float
+    lease: Lease | None = None
+
+
+class Scheduler:
+    def __init__(self, total: Amounts, config: SchedulerConfig) -> None:
+        self.config = config
+        self.pool = ResourcePool(total)
+        self.demands: dict[Class, Demand] = {}
+        self.leases: dict[int, Lease] = {}
+        self.workers: dict[bytes, Worker] = {}
+        #: Idle workers of each environment; the one used last is at the end, and is used again first.
+        self.idle: dict[Env, list[Worker]] = {}
+        #: Workers of each environment that were told to start and are not ready.
+        self.starting: dict[Env, int] = {}
+        #: Environments whose last attempt to start a worker failed.
+        self._troubles: dict[Env, Trouble] = {}
+        self.shares = Shares()
+        self._job_started = False
+        self._last_lease = 0
+        self._last_turn = 0
+        self._deadline: float | None = None
+        self._granted = 0
+        self._reclaimed = 0
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        commands: list[Command] = []
+        HANDLERS[type(event)](self, event, now, commands)
+        self._schedule(now, commands)
+        return commands
+
+    def next_deadline(self) -> float | None:
+        """When TimePassed is due, or None if time alone changes nothing."""
+        return self._deadline
+
+    def _on_job_started(self, event: JobStarted, now: float, commands: list[Command]) -> None:
+        self._job_started = True
+
+    def _on_worker_ready(self, event: WorkerReady, now: float, commands: list[Command]) -> None:
+        self._started(event.env)
+        self._troubles.pop(event.env, None)
+        worker = Worker(event.worker, event.env, "idle", now)
+        self.workers[event.worker] = worker
+        self.idle.setdefault(event.env, []).append(worker)
+
+    def _on_start_failed(self, event: StartFailed, now: float, commands: list[Command]) -> None:
+        self._started(event.env)
+        trouble = self._troubles.setdefault(event.env, Trouble(0, "", 0.0))
+        trouble.failures += 1
+        trouble.reason = event.reason
+        if trouble.failures >= START_FAILURES_MAX:
+            reason = f"{trouble.failures} workers died before they were ready; the last: {event.reason}"
+            self._give_up(event.env, reason, now, commands)
+
+    def _on_environment_failed(self, event: EnvironmentFailed, now: float, commands: list[Command]) -> None:
+        self.starting.pop(event.env, None)
+        self._troubles[event.env] = Trouble(START_FAILURES_MAX, event.reason, 0.0)
+        self._give_up(event.env, event.reason, now, commands)
+
+    def _give_up(self, env: Env, reason: str, now: float, commands: list[Command]) -> None:
+        """No more workers of that environment, for a while. What has no hope of any is refused."""
+        self._troubles[env].retry_at = now + START_RETRY_S
+        if any(worker.env == env for worker in self.workers.values()):
+            return
+        total = to_floats(self.pool.total)
+        for demand in [d for d in self.demands.values() if d.env == env]:
+            del self.demands[demand.cls]
+            commands.append(ReportInfeasible(demand.process, demand.key, to_floats(demand.request), total, reason))
+
+    def _started(self, env: Env) -> None:
+        left = self.starting.get(env, 0) - 1
+        if left > 0:
+            self.starting[env] = left
+        else:
+            self.starting.pop(env, None)
+
+    def _on_process_died(self, event: ProcessDied, now: float, commands: list[Command]) -> None:
+        process = event.process
+        for cls in [cls for cls in self.demands if cls[0] == process]:
+            del self.demands[cls]
+        worker = self.workers.pop(process, None)
+        if worker is not None:
+            if worker.lease is not None:
+                self._end_lease(worker.lease)
+            elif worker.state == "idle":
+                self._not_idle(worker)
+        for lease in self.leases.values():
+            if lease.owner == process:
+                # What the worker does is of no use to anybody. Its resources are free when it is dead.
+                lease.asked_back_at = now
+                commands.append(KillWorker(lease.worker, "the process that it worked for died"))
+
+    def _on_demand_changed(self, event: DemandChanged, now: float, commands: list[Command]) -> None:
+        cls = (event.process, event.key)
+        if event.count <= 0:
+            self.demands.pop(cls, None)
+            return
+        try:
+            request = to_units(event.resources)
+        except ValueError as error:
+            self.demands.pop(cls, None)
+            total = to_floats(self.pool.total)
+            commands.append(ReportInfeasible(event.process, event.key, event.resources, total, str(error)))
+            return
+        env = tuple(sorted(event.env.items()))
+        known = self.demands.get(cls)
+        if known is not None and known.request == request and known.env == env:
+            known.count = event.count
+            known.depth = event.depth
+            return
+        feasible = self.pool.can_ever_fit(request)
+        self.demands[cls] = Demand(
+            event.process, event.key, request, env, event.count, event.depth, self._next_turn(), now, feasible
+        )
+
+    def _next_turn(self) -> int:
+        self._last_turn += 1
+        return self._last_turn
+
+    def _on_lease_returned(self, event: LeaseReturned, now: float, commands: list[Command]) -> None:
+        lease = self.leases.get(event.lease)
+        # Its worker may have died while the return was on its way; and nobody returns what is another's.
+        if lease is None or lease.owner != event.process:
+            return
+        worker = self.workers[lease.worker]
+        self._end_lease(lease)
+        if worker.state == "leased":
+            self._make_idle(worker, now)
+        # Who has just had a worker goes to the end of the queue.
+        demand = self.demands.get(lease.cls)
+        if demand is not None:
+            demand.turn = self._next_turn()
+            demand.waiting_since = now
+
+    def _end_lease(self, lease: Lease) -> None:
+        del self.leases[lease.number]
+        worker = self.workers.get(lease.worker)
+        if worker is not None:
+            worker.lease = None
+        self.pool.give_back(lease.allocation, but_cpus=lease.blocked)
+        self.shares.count_held(lease, -1)
+        if not lease.blocked:
+            self.shares.count_running(lease, -1)
+
+    def _make_idle(self, worker: Worker, now: float) -> None:
+        worker.state = "idle"
+        worker.since = now
+        self.idle.setdefault(worker.env, []).append(worker)
+
+    def _not_idle(self, worker: Worker) -> None:
+        idle = self.idle[worker.env]
+        idle.remove(worker)
+        if not idle:
+            del self.idle[worker.env]
+
+    def _on_worker_blocked(self, event: WorkerBlocked, now: float, commands: list[Command]) -> None:
+        lease = self._lease_of(event.worker)
+        if lease is not None and not lease.blocked:
+            lease.blocked = True
+            self.pool.give_back_cpus(lease.allocation)
+            self.shares.count_running(lease, -1)
+
+    def _on_worker_unblocked(self, event: WorkerUnblocked, now: float, commands: list[Command]) -> None:
+        lease = self._lease_of(event.worker)
+        if lease is not None and lease.blocked:
+            lease.blocked = False
+            self.pool.take_cpus_again(lease.allocation)
+            self.shares.count_running(lease, 1)
+
+    def _lease_of(self, worker_id: bytes) -> Lease | None:
+        worker = self.workers.get(worker_id)
+        return worker.lease if worker is not None else None
+
+    def _on_worker_retired(self, event: WorkerRetired, now: float, commands: list[Command]) -> None:
+        worker = self.workers.get(event.worker)
+        if worker is None or worker.state == "retiring":
+            return
+        if worker.state == "idle":
+            self._not_idle(worker)
+        worker.state = "retiring"
+
+    def _on_worker_stays(self, event: WorkerStays, now: float, commands: list[Command]) -> None:
+        worker = self.workers.get(event.worker)
+        if worker is not None and worker.state == "asked":
+            self._make_idle(worker, now)
+
+    def _on_time_passed(self, event: TimePassed, now: float, commands: list[Command]) -> None:
+        for worker in self.workers.values():
+            if worker.state == "asked" and now >= worker.since + ASK_GRACE_S:
+                self._make_idle(worker, now)
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def _schedule(self, now: float, commands: list[Command]) -> None:
+        self._refuse_infeasible(now, commands)
+        free = self.pool.copy()
+        wanted: dict[Env, int] = {}
+        if self.demands:
+            short = self._grant(now, free, wanted, commands)
+            if short and self.leases:
+                self._reclaim(now, free, short, commands)
+        self._start_workers(now, wanted, commands)
+        self._end_idle_workers(now, commands)
+        self._deadline = self._find_deadline(now)
+
+    def _refuse_infeasible(self, now: float, commands: list[Command]) -> None:
+        for demand in list(self.demands.values()):
+            if not demand.feasible and now >= demand.waiting_since + self.config.infeasible_grace_s:
+                del self.demands[demand.cls]
+                asked, total = to_floats(demand.request), to_floats(self.pool.total)
+                commands.append(ReportInfeasible(demand.process, demand.key, asked, total, ""))
+
+    def _grant(self, now: float, free: ResourcePool, wanted: dict[Env, int], commands: list[Command]) -> list[Demand]:
+        """Grant all that fits; return what did not. `free` is what is left then, `wanted` the missing workers."""
+        short: list[Demand] = []
+        # The first overdue demand that does not fit: others leave its resources alone until it does. Deeper ones are
+        # exempt, for the task that holds what it lacks may be waiting for them.
+        reserved: Demand | None = None
+        turns = Turns(self.shares, [d for d in self.demands.values() if d.feasible], now)
+        for demand in turns:
+            leaving = reserved.request if reserved is not None and demand.depth <= reserved.depth else None
+            if not free.fits(demand.request, leaving):
+                if reserved is None and self.shares.is_overdue(demand, now):
+                    reserved = demand
+                short.append(demand)
+                continue
+            if self.idle.get(demand.env):
+                allocation = free.take(demand.request)
+                commands.append(self._grant_one(demand, allocation, now))
+                turns.served(demand)
+                continue
+            missing = wanted.get(demand.env, 0)
+            if missing >= self.starting.get(demand.env, 0) + self._starts_left(demand.env, now):
+                wanted.setdefault(demand.env, 0)
+                continue
+            free.take(demand.request)
+            wanted[demand.env] = missing + 1
+            turns.promised(demand)
+        return short
+
+    def _grant_one(self, demand: Demand, allocation: Allocation, now: float) -> GrantLease:
+        worker = self.idle[demand.env][-1]
+        self._not_idle(worker)
+        worker.state = "leased"
+        self.pool.take_exactly(allocation)
+        self._last_lease += 1
+        lease = Lease(
+            self._last_lease,
+            demand.process,
+            demand.key,
+            worker.id,
+            allocation,
+            demand.depth,
+            now,
+            was_overdue=self.shares.is_overdue(demand, now),
+        )
+        worker.lease = self.leases[lease.number] = lease
+        self.shares.count_held(lease, 1)
+        self.shares.count_running(lease, 1)
+        demand.count -= 1
+        if demand.count == 0:
+            del self.demands[demand.cls]
+        demand.turn = self._next_turn()
+        demand.waiting_since = now
+        self._granted += 1
+        resources = to_floats(allocation.amounts)
+        return GrantLease(demand.process, demand.key, lease.number, worker.id, resources, allocation.gpu_ids)
+
+    def _reclaim(self, now: float, free: ResourcePool, short: list[Demand], commands: list[Command]) -> None:
+        """Ask for leases back, for the demands that did not fit."""
+        asks: dict[bytes, list[int]] = {}
+        turns = Turns(self.shares, short, now)
+        for lease in self.leases.values():
+            if lease.is_expected(now):
+                free.give_back(lease.allocation, but_cpus=lease.blocked)
+                turns.expected(lease)
+        for demand in turns:
+            if not free.fits(demand.request):
+                victims = turns.choose_victims(demand, self.leases.values(), free)
+                if not victims:
+                    continue
+                for lease in victims:
+                    lease.asked_back_at = now
+                    free.give_back(lease.allocation, but_cpus=lease.blocked)
+                    turns.expected(lease)
+                    asks.setdefault(lease.owner, []).append(lease.number)
+            free.take(demand.request)
+            turns.promised(demand)
+        for process, leases in asks.items():
+            self._reclaimed += len(leases)
+            commands.append(AskReclaim(process, leases))
+
+    def _starts_left(self, env: Env, now: float) -> int:
+        trouble = self._troubles.get(env)
+        if trouble is not None and now < trouble.retry_at:
+            return 0
+        config = self.config
+        starting = sum(self.starting.values())
+        return max(0, min(config.starting_max - starting, config.workers_max - len(self.workers) - starting))
+
+    def _start_workers(self, now: float, wanted: dict[Env, int], commands: list[Command]) -> None:
+        # Workers that nobody waits for are not worth a second try: a demand will come.
+        if self._job_started and () not in self._troubles:
+            plain = sum(1 for worker in self.workers.values() if not worker.env and worker.state != "retiring")
+            missing = self.config.prestart - plain
+            if missing > wanted.get((), 0):
+                wanted[()] = missing
+        for env, count in wanted.items():
+            starts = min(count - self.starting.get(env, 0), self._starts_left(env, now))
+            if starts > 0:
+                self.starting[env] = self.starting.get(env, 0) + starts
+                commands += [StartWorker(env)] * starts
+        if len(self.workers) >= self.config.workers_max and any(not self.starting.get(env) for env in wanted):
+            # Idle workers of environments that nobody waits for are in the way of those that somebody does.
+            spare = [workers[0] for env, workers in self.idle.items() if env not in wanted]
+            if spare:
+                self._ask_to_leave(min(spare, key=lambda worker: worker.since), now, commands)
+
+    def _end_idle_workers(self, now: float, commands: list[Command]) -> None:
+        for env, idle in list(self.idle.items()):
+            keep = self.config.prestart if not env else 0
+            for worker in idle[: max(0, len(idle) - keep)]:
+                if now >= worker.since + self.config.idle_worker_s:
+                    self._ask_to_leave(worker, now, commands)
+
+    def _ask_to_leave(self, worker: Worker, now: float, commands: list[Command]) -> None:
+        self._not_idle(worker)
+        worker.state = "asked"
+        worker.since = now
+        commands.append(AskRetire(worker.id))
+
+    def _find_deadline(self, now: float) -> float | None:
+        """The next moment at which some rule above says something else than now."""
+        config = self.config
+        times = [
+            demand.waiting_since + (PATIENCE_S if demand.feasible else config.infeasible_grace_s)
+            for demand in self.demands.values()
+        ]
+        if any(demand.feasible for demand in self.demands.values()):
+            for lease in self.leases.values():
+                asked_at = lease.asked_back_at
+                times.append(lease.granted_at + QUANTUM_S if asked_at is None else asked_at + LATE_S)
+            times += [trouble.retry_at for trouble in self._troubles.values()]
+        for env, idle in self.idle.items():
+            keep = config.prestart if not env else 0
+            times += [worker.since + config.idle_worker_s for worker in idle[: max(0, len(idle) - keep)]]
+        times += [worker.since + ASK_GRACE_S for worker in self.workers.values() if worker.state == "asked"]
+        return min((time for time in times if now < time), default=None)
+
+    # -- looking inside -------------------------------------------------------------------------------------------
+
+    def describe_demands(self, now: float) -> dict[str, Any]:
+        """Why leases are not granted: what is asked, what there is, who holds it."""
+        free = self.pool
+        demands = []
+        for demand in self.demands.values():
+            if not demand.feasible:
+                waits_for = "resources that this node does not have"
+            elif not free.fits(demand.request):
+                waits_for = "resources that others hold"
+            elif len(self.workers) >= self.config.workers_max:
+                waits_for = f"one of the node's {self.config.workers_max} workers, which are all in use"
+            elif (trouble := self._troubles.get(demand.env)) is not None:
+                waits_for = f"a worker; the last one could not be started: {trouble.reason}"
+            else:
+                waits_for = "a worker that starts"
+            demands.append(
+                {
+                    "process": demand.process,
+                    "key": demand.key,
+                    "resources": to_floats(demand.request),
+                    "env": dict(demand.env),
+                    "count": demand.count,
+                    "depth": demand.depth,
+                    "waiting_s": max(0.0, now - demand.waiting_since),
+                    "held": self.shares.held.get(demand.cls, 0),
+                    "waits_for": waits_for,
+                }
+            )
+        leases = [
+            {
+                "lease": lease.number,
+                "owner": lease.owner,
+                "key": lease.key,
+                "worker": lease.worker,
+                "resources": to_floats(lease.allocation.amounts),
+                "depth": lease.depth,
+                "held_s": max(0.0, now - lease.granted_at),
+                "blocked": lease.blocked,
+                "asked_back": lease.asked_back_at is not None,
+            }
+            for lease in self.leases.values()
+        ]
+        return {
+            "total": to_floats(free.total),
+            "available": to_floats(free.available),
+            "workers": len(self.workers),
+            "workers_max": self.config.workers_max,
+            "workers_starting": sum(self.starting.values()),
+            "demands": demands,
+            "leases": leases,
+        }
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "workers": len(self.workers),
+            "workers_idle": sum(len(idle) for idle in self.idle.values()),
+            "workers_starting": sum(self.starting.values()),
+            "demands": len(self.demands),
+            "leases": len(self.leases),
+            "leases_blocked": sum(lease.blocked for lease in self.leases.values()),
+            "leases_granted": self._granted,
+            "leases_asked_back": self._reclaimed,
+        }
+
+    def validate(self) -> None:
+        self.pool.validate()
+        left = ResourcePool(self.pool.total)
+        shares = Shares()
+        for lease in self.leases.values():
+            worker = self.workers[lease.worker]
+            assert worker.lease is lease, f"{worker} does not know {lease}"
+            assert worker.state in ("leased", "retiring"), worker
+            left.take_exactly(lease.allocation)
+            shares.count_held(lease, 1)
+            if lease.blocked:
+                left.give_back_cpus(lease.allocation)
+            else:
+                shares.count_running(lease, 1)
+        assert {**left.available} == {**left.total, **self.pool.available}, (left.available, self.pool.available)
+        assert left.gpus == self.pool.gpus, (left.gpus, self.pool.gpus)
+        assert shares.held == self.shares.held, (shares.held, self.shares.held)
+        assert shares.running == self.shares.running, (shares.running, self.shares.running)
+        idle = [worker for workers in self.idle.values() for worker in workers]
+        assert {w.id for w in idle} == {w.id for w in self.workers.values() if w.state == "idle"}
+        for worker in self.workers.values():
+            assert worker.state != "leased" or worker.lease is not None, worker
+            assert worker.state not in ("idle", "asked") or worker.lease is None, worker
+        for env, workers in self.idle.items():
+            assert workers, f"an empty list of idle workers for {env}"
+        assert all(count > 0 for count in self.starting.values()), self.starting
+        assert sum(self.starting.values()) <= self.config.starting_max, self.starting
+        assert all(demand.count > 0 for demand in self.demands.values()), self.demands
+
+
+HANDLERS: dict[type[Event], Callable[[Scheduler, Any, float, list[Command]], None]] = {
+    JobStarted: Scheduler._on_job_started,
+    WorkerReady: Scheduler._on_worker_ready,
+    StartFailed: Scheduler._on_start_failed,
+    EnvironmentFailed: Scheduler._on_environment_failed,
+    ProcessDied: Scheduler._on_process_died,
+    DemandChanged: Scheduler._on_demand_changed,
+    LeaseReturned: Scheduler._on_lease_returned,
+    WorkerBlocked: Scheduler._on_worker_blocked,
+    WorkerUnblocked: Scheduler._on_worker_unblocked,
+    WorkerRetired: Scheduler._on_worker_retired,
+    WorkerStays: Scheduler._on_worker_stays,
+    TimePassed: Scheduler._on_time_passed,
+}

@@ -1,0 +1,105 @@
+"""Results as they come: `as_completed` and `map`."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from skate._object_ref import ObjectRef
+from skate.exceptions import GetTimeoutError
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
+
+T = TypeVar("T")
+
+#: Work that one chunk of `map` should hold, in seconds: long against the cost of a task, short against patience.
+CHUNK_S = 0.01
+CHUNK_MAX = 4096
+#: Chunks on the way for each CPU.
+CHUNKS_PER_CPU = 4
+
+
+def as_completed(runtime: Runtime, refs: list[ObjectRef[T]], timeout: float | None) -> Iterator[ObjectRef[T]]:
+    """Yields each reference once, when it is ready; registers once with each, so n references cost O(n)."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    ready: deque[ObjectRef[T]] = deque()
+    for ref in refs:
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(f"as_completed() takes references, and an element is a {type(ref).__qualname__}.")
+
+    def watch() -> Iterator[ObjectRef[T]]:
+        for ref in refs:
+            runtime.when_ready(ref, lambda ref=ref: ready.append(ref))  # type: ignore[misc]
+        for left in range(len(refs), 0, -1):
+            if not ready:
+                wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not runtime.block_until(lambda: ready, wait):
+                    raise GetTimeoutError(timeout_s=timeout, pending=left, total=len(refs))
+            yield ready.popleft()
+
+    return watch()
+
+
+def _run_chunk(function: Any, chunk: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
+    begin = time.perf_counter()
+    values = [function(*items) for items in chunk]
+    return values, time.perf_counter() - begin
+
+
+def parallel_map(
+    runtime: Runtime, function: Any, *iterables: Iterable[Any], max_in_flight: int | None, chunk: int | None
+) -> Iterator[Any]:
+    """See `skate.map`."""
+    from skate._options import task_options
+    from skate._remote_function import RemoteFunction
+
+    if isinstance(function, RemoteFunction):
+        plain, options = function._function, function._options
+    elif callable(function):
+        plain, options = function, task_options()
+    else:
+        raise TypeError(f"map() takes a function, not a {type(function).__qualname__}.")
+    for name, value in (("max_in_flight", max_in_flight), ("chunk", chunk)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"map({name}={value!r}): it may be None or a whole number, 1 or more.")
+
+    def run_chunk(items: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
+        return _run_chunk(plain, items)
+
+    run_chunk.__qualname__ = run_chunk.__name__ = getattr(plain, "__qualname__", type(plain).__name__)
+    task: RemoteFunction[Any, Any] = RemoteFunction(run_chunk, options)
+    cpus = max(1, int(runtime.welcome.resources.get("CPU", 1)))
+
+    def results() -> Iterator[Any]:
+        items = zip(*iterables)
+        size = chunk or 1
+        flying: deque[tuple[int, ObjectRef[Any]]] = deque()
+        in_flight = 0
+        exhausted = False
+        while True:
+            while not exhausted and len(flying) < CHUNKS_PER_CPU * cpus:
+                room = size if max_in_flight is None else min(size, max_in_flight - in_flight)
+                if room < 1:
+                    break
+                batch = list(itertools.islice(items, room))
+                if not batch:
+                    exhausted = True
+                    break
+                in_flight += len(batch)
+                flying.append((len(batch), task.remote(batch)))
+            if not flying:
+                return
+            count, ref = flying.popleft()
+            values, seconds = runtime.get([ref], None)[0]
+            del ref
+            in_flight -= count
+            if chunk is None:
+                # Towards CHUNK_S of work, but never more than doubling: the first items may not be typical.
+                size = max(1, min(CHUNK_MAX, 2 * size, int(CHUNK_S * count / max(seconds, 1e-7))))
+            yield from values
+
+    return results()

@@ -1,0 +1,565 @@
+"""The node daemon: builds the parts of a node and connects them. It makes no decisions of its own.
+
+    driver, workers ──control channels──▶ Daemon ──events──▶ Scheduler   (_core: who gets which worker)
+                                            │  ◀──commands──
+                                            ├──▶ Store        objects in the arena, on disk
+                                            ├──▶ Switchboard  direct channels between processes
+                                            ├──▶ WorkerPool   zygotes, forks, deaths
+                                            ├──▶ Logs         what workers print, to the driver
+                                            └──▶ Inquiries    answers for people
+
+Everything runs in one thread, on one event loop; with nothing to do it sleeps in the kernel.
+
+A worker's end has one order of things, in `on_worker_exited`: hear what it still said, note what it printed last and
+which task it was in, take back its memory, tell the scheduler, and only then tell its peers that it is gone.
+
+The daemon ends when its driver does (its channel ends, or the process is gone) or says so. It takes everything along.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from skate._core import lease_events as leases
+from skate._core.ids import new_job_id, new_node_id, new_process_id
+from skate._core.policy_memory import Candidate, choose_victim, explain
+from skate._core.resources import to_floats, to_units
+from skate._core.scheduler import Scheduler, SchedulerConfig
+from skate._node.inquiries import Inquiries
+from skate._node.logs import PARTIAL_LINE_S, LastLines, LogQueue, Stream
+from skate._node.loop import EventLoop, Timer
+from skate._node.memory_monitor import MemoryMonitor, largest_processes, read_machine, resident_bytes
+from skate._node.store import Store
+from skate._node.switchboard import Switchboard
+from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
+from skate._store.layout import SLOT_COUNT
+from skate._wire import messages as wire
+from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.messages import AnyMessage, Line, Message
+
+if TYPE_CHECKING:
+    from skate._node.main import NodeConfig
+
+#: How often memory is looked at while there are leases; and how long a kill is given to show in it.
+MEMORY_PERIOD_S = 0.25
+MEMORY_KILL_PAUSE_S = 1.0
+#: A worker whose control channel ended is killed if it is still there after this time.
+EXIT_GRACE_S = 0.2
+#: Bytes read from a pipe at a time, and at most when its worker is dead (its children may hold the pipe open).
+PIPE_BYTES = 64 << 10
+PIPE_DRAIN_BYTES_MAX = 4 << 20
+#: Descriptors that the daemon has open for a worker (control channel, two pipes), and some to spare.
+DESCRIPTORS_PER_WORKER = 4
+#: The zygote of an environment stays so much longer than its idle workers: it costs a hundred times as much to start.
+ZYGOTE_IDLE_FACTOR = 6
+#: Time that ending may take.
+END_S = 1.0
+
+
+class Process:
+    """A driver or a worker, as the daemon knows it."""
+
+    def __init__(self, process_id: bytes, channel: Channel, worker: PooledWorker | None = None) -> None:
+        self.id = process_id
+        self.channel = channel
+        #: None for a driver.
+        self.worker = worker
+        #: It said hello.
+        self.ready = False
+        self.pidfd = -1
+        #: What a worker prints.
+        self.streams: list[Stream] = []
+        self.last_lines = LastLines()
+        self.partial_timer: Timer | None = None
+
+
+class Daemon:
+    def __init__(self, config: NodeConfig, zygote_pid: int, zygote_sock: socket.socket) -> None:
+        self.config = config
+        self.node_id = new_node_id()
+        self.job_id = new_job_id()
+        self.loop = EventLoop()
+        self.processes: dict[bytes, Process] = {}
+        #: Pids of `processes`, for those who need no more of them.
+        self.pids: dict[bytes, int] = {}
+        #: Drivers that want to see what workers print, and the lines on their way to them.
+        self._listeners: list[tuple[Process, LogQueue]] = []
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.loop.watch(self._wake_fd, self._on_wake)
+        self.store = Store(
+            config.object_store_memory, config.spill_directory, self.send, self._wake, self.describe_process
+        )
+        descriptors = _raise_descriptor_limit()
+        prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
+        self.total = to_units(self._find_resources())
+        self.scheduler = Scheduler(
+            self.total,
+            SchedulerConfig(
+                prestart=prestart,
+                idle_worker_s=config.idle_worker_s,
+                infeasible_grace_s=config.infeasible_grace_s,
+                starting_max=max(4, prestart + 2),
+                # One slot to spare: a dead worker is replaced just before its slot is free again.
+                workers_max=min(SLOT_COUNT - 1, descriptors // DESCRIPTORS_PER_WORKER),
+            ),
+        )
+        self._events: deque[leases.Event] = deque()
+        self.switchboard = Switchboard(self.send, self.pids)
+        self.inquiries = Inquiries(self)
+        setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
+        zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
+        self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
+        self.pool.adopt_zygote(zygote_pid, zygote_sock)
+        self._monitor: MemoryMonitor | None = None
+        self._memory_timer: Timer | None = None
+        self._ended = False
+        self._add_driver(socket.socket(fileno=config.control_fd))
+
+    def _find_resources(self) -> dict[str, float]:
+        config = self.config
+        memory = config.memory
+        if memory is None:
+            machine = read_machine()
+            memory = max(0, machine.total_bytes - machine.used_bytes - config.object_store_memory)
+        resources = {"CPU": float(config.num_cpus), "memory": float(memory), **config.resources}
+        if config.num_gpus:
+            resources["GPU"] = float(config.num_gpus)
+        return resources
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until the end."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while not self._ended:
+            deadlines = (self.scheduler.next_deadline(), self.store.next_deadline())
+            self.loop.run_once(min((time for time in deadlines if time is not None), default=None))
+            now = time.monotonic()
+            deadline = self.scheduler.next_deadline()
+            if deadline is not None and now >= deadline:
+                self.post(leases.TimePassed())
+            deadline = self.store.next_deadline()
+            if deadline is not None and now >= deadline:
+                self.store.tick(now)
+            self._send_logs()
+        self._end()
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _on_wake(self, events: int) -> None:
+        os.eventfd_read(self._wake_fd)
+        self.store.on_wake(time.monotonic())
+
+    def send(self, process_id: bytes, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """Send to a process; if it is gone, nobody misses the message."""
+        process = self.processes.get(process_id)
+        if process is not None:
+            process.channel.send(message, fds)
+
+    def describe_process(self, process_id: bytes) -> str:
+        process = self.processes.get(process_id)
+        if process is None:
+            return "a process that has ended"
+        return f"{'driver' if process.worker is None else 'worker'} pid {self.pids[process_id]}"
+
+    # -- processes come ---------------------------------------------------------------------------------------------
+
+    def _add_driver(self, sock: socket.socket) -> None:
+        process = Process(new_process_id(), Channel(sock, name="driver"))
+        self._add(process, pid=0)
+
+    def on_worker_created(self, worker: PooledWorker) -> None:
+        process = Process(worker.process_id, worker.channel, worker)
+        process.streams = [Stream(is_error=False), Stream(is_error=True)]
+        self._add(process, pid=0)
+        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
+            self._watch_output(process, fd, stream)
+
+    def _add(self, process: Process, pid: int) -> None:
+        self.processes[process.id] = process
+        self.pids[process.id] = pid
+        self.loop.watch_channel(process.channel, lambda: self._on_readable(process))
+
+    def _on_hello(self, process: Process, message: wire.Hello) -> None:
+        if process.ready or (message.kind == "driver") != (process.worker is None):
+            raise ValueError("hello was said before, or by the wrong kind of process")
+        process.ready = True
+        self.pids[process.id] = message.pid
+        if process.worker is not None:
+            self.pool.said_hello(process.id, message.pid)
+            for stream in process.streams:
+                stream.pid = message.pid
+        process.channel.send(
+            wire.Welcome(
+                process.id,
+                self.node_id,
+                self.job_id,
+                self.config.object_store_memory,
+                to_floats(self.total),
+                os.getpid(),
+            ),
+            (self.store.fd,) if process.worker is None else (),
+        )
+        if process.worker is not None:
+            self.post(leases.WorkerReady(process.id, process.worker.env))
+            return
+        self.pool.setup.sys_path = message.sys_path
+        self.pool.setup.cwd = message.cwd
+        self.post(leases.JobStarted())
+        self.pool.set_preload(message.preload)
+        if message.log_to_driver:
+            self._listeners.append((process, LogQueue()))
+        self._watch_life(process, message.pid)
+        # Not earlier: this is the first thing that nobody waits for.
+        become_subreaper()
+
+    def _watch_life(self, process: Process, pid: int) -> None:
+        """A driver's children may hold its end of the channel open; its own end is what counts."""
+        try:
+            process.pidfd = os.pidfd_open(pid)
+        except OSError:
+            return
+        self.loop.watch(process.pidfd, lambda _: self._on_driver_gone(process))
+
+    # -- processes speak --------------------------------------------------------------------------------------------
+
+    def _on_readable(self, process: Process) -> None:
+        try:
+            messages = process.channel.receive(self._buffer)
+            self._handle(process, messages)
+        except (ChannelClosed, ValueError) as error:
+            self._cut_off(process, error)
+
+    def _handle(self, process: Process, messages: list[AnyMessage]) -> None:
+        for message in messages:
+            handler = HANDLERS.get(type(message))
+            if handler is None or not (process.ready or type(message) is wire.Hello):
+                raise ValueError(f"{type(message).__name__} is not for the daemon, or came before Hello")
+            handler(self, process, message)
+
+    def _cut_off(self, process: Process, error: Exception) -> None:
+        """Its channel ended, or it sent what it must not: it is as good as dead."""
+        self.loop.unwatch(process.channel.fileno())
+        worker = process.worker
+        if worker is None:
+            if not _is_end(error):
+                sys.stderr.write(f"skate: the node daemon ends, because the driver broke the protocol: {error}\n")
+            self._on_driver_gone(process)
+            return
+        self.post(leases.WorkerRetired(process.id))
+        if _is_end(error):
+            reason = "its connection to the node daemon ended"
+            when = time.monotonic() + EXIT_GRACE_S
+            self.loop.call_at(when, lambda: self.pool.kill(process.id, reason))
+        else:
+            self.pool.kill(process.id, f"it broke the protocol: {error}")
+
+    def _on_store_message(self, process: Process, message: Any) -> None:
+        self.store.handle(process.id, message, time.monotonic())
+
+    def _on_connect(self, process: Process, message: wire.Connect) -> None:
+        self.switchboard.connect(process.id, message.process_id)
+
+    def _on_kill_worker(self, process: Process, message: wire.KillWorker) -> None:
+        worker = self.scheduler.workers.get(message.process_id)
+        if worker is not None and worker.lease is not None and worker.lease.owner == process.id:
+            self.pool.kill(message.process_id, message.reason)
+
+    def _on_retire(self, process: Process, message: wire.Retire) -> None:
+        self.post(leases.WorkerRetired(process.id))
+
+    def _on_ready(self, process: Process, message: wire.Ready) -> None:
+        self.post(leases.WorkerStays(process.id))
+
+    def _on_shutdown(self, process: Process, message: wire.Shutdown) -> None:
+        if process.worker is None:
+            self._ended = True
+
+    def _on_demand(self, process: Process, message: wire.LeaseDemand) -> None:
+        self.post(
+            leases.DemandChanged(process.id, message.key, message.resources, message.env, message.count, message.depth)
+        )
+
+    def _on_lease_return(self, process: Process, message: wire.LeaseReturn) -> None:
+        self.post(leases.LeaseReturned(process.id, message.lease))
+
+    def _on_blocked(self, process: Process, message: wire.Blocked) -> None:
+        self.post(leases.WorkerBlocked(process.id))
+
+    def _on_unblocked(self, process: Process, message: wire.Unblocked) -> None:
+        self.post(leases.WorkerUnblocked(process.id))
+
+    def _on_query(self, process: Process, message: wire.Query) -> None:
+        self.inquiries.ask(process, message)
+
+    def _on_events(self, process: Process, message: wire.Events) -> None:
+        self.inquiries.on_events(process, message)
+
+    # -- the scheduler's commands -----------------------------------------------------------------------------------
+
+    def post(self, event: leases.Event) -> None:
+        """Tell the scheduler, and do what it says; what happens meanwhile is told afterwards, in order."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events:
+            for command in self.scheduler.handle(self._events[0], time.monotonic()):
+                COMMANDS[type(command)](self, command)
+            self._events.popleft()
+
+    def _do_start_worker(self, command: leases.StartWorker) -> None:
+        self.pool.start(command.env)
+
+    def _do_grant_lease(self, command: leases.GrantLease) -> None:
+        self.switchboard.connect(command.process, command.worker)
+        self.send(command.worker, wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids))
+        self.send(
+            command.process, wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
+        )
+        if self._memory_timer is None and self.config.memory_threshold < 1:
+            self._memory_timer = self.loop.call_at(time.monotonic() + MEMORY_PERIOD_S, self._check_memory)
+
+    def _do_ask_reclaim(self, command: leases.AskReclaim) -> None:
+        self.send(command.process, wire.LeaseReclaim(command.leases))
+
+    def _do_ask_retire(self, command: leases.AskRetire) -> None:
+        self.send(command.worker, wire.Retire())
+
+    def _do_kill_worker(self, command: leases.KillWorker) -> None:
+        self.pool.kill(command.worker, command.reason)
+
+    def _do_report_infeasible(self, command: leases.ReportInfeasible) -> None:
+        self.send(command.process, wire.LeaseInfeasible(command.key, command.asked, command.total, command.reason))
+
+    # -- what workers print -------------------------------------------------------------------------------------------
+
+    def _watch_output(self, process: Process, fd: int, stream: Stream) -> None:
+        self.loop.watch(fd, lambda _: self._on_output(process, fd, stream))
+
+    def _on_output(self, process: Process, fd: int, stream: Stream) -> None:
+        if not self._read_pipe(process, fd, stream):
+            self.loop.unwatch(fd)
+        elif stream.has_partial and process.partial_timer is None:
+            when = time.monotonic() + PARTIAL_LINE_S
+            process.partial_timer = self.loop.call_at(when, lambda: self._flush_partial_lines(process))
+
+    def _read_pipe(self, process: Process, fd: int, stream: Stream) -> int:
+        """Read once; the number of bytes, 0 at the end of the stream."""
+        try:
+            data = os.read(fd, PIPE_BYTES)
+        except BlockingIOError:
+            return 1
+        self._show(process, stream, stream.feed(data))
+        return len(data)
+
+    def _flush_partial_lines(self, process: Process) -> None:
+        process.partial_timer = None
+        for stream in process.streams:
+            if stream.has_partial:
+                self._show(process, stream, stream.flush())
+
+    def _show(self, process: Process, stream: Stream, lines: list[Line]) -> None:
+        if not lines:
+            return
+        if stream.is_error:
+            process.last_lines.add(lines)
+        for _driver, queue in self._listeners:
+            queue.add(lines)
+
+    def _drain(self, process: Process) -> None:
+        """Everything that the worker printed until now."""
+        worker = process.worker
+        assert worker is not None
+        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
+            left = PIPE_DRAIN_BYTES_MAX
+            while left > 0:
+                try:
+                    data = os.read(fd, PIPE_BYTES)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                left -= len(data)
+                self._show(process, stream, stream.feed(data))
+            self._show(process, stream, stream.flush())
+
+    def _send_logs(self) -> None:
+        for driver, queue in self._listeners:
+            # What a driver does not take now waits here, where there is a bound, and not in its channel.
+            while not driver.channel.has_backlog and (message := queue.take()) is not None:
+                driver.channel.send(message)
+
+    # -- processes go -------------------------------------------------------------------------------------------------
+
+    def on_worker_exited(self, worker: PooledWorker) -> None:
+        process = self.processes[worker.process_id]
+        self._hear_last_words(process)
+        self._drain(process)
+        if process.partial_timer is not None:
+            process.partial_timer.cancel()
+        for fd in (worker.stdout, worker.stderr):
+            self.loop.unwatch(fd)
+            os.close(fd)
+        running = self.store.running_task(worker.slot)
+        self.store.clear_slot(worker.slot)
+        self.store.process_died(process.id, time.monotonic())
+        self._remove(process)
+        if process.ready:
+            self.post(leases.ProcessDied(process.id))
+        elif not worker.lost_with_zygote:
+            self.post(leases.StartFailed(worker.env, self._describe_death(process, worker)))
+        self.inquiries.on_process_died(process)
+        self.switchboard.on_process_died(
+            wire.PeerGone(
+                process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
+            )
+        )
+
+    def _describe_death(self, process: Process, worker: PooledWorker) -> str:
+        code = worker.exit_code
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        why = f" ({worker.kill_reason})" if worker.kill_reason else ""
+        said = "".join(f" | {line}" for line in process.last_lines)
+        return f"worker pid {worker.pid} {how}{why}{said}"
+
+    def _hear_last_words(self, process: Process) -> None:
+        """What a dead worker had sent is as true as if it had lived on."""
+        try:
+            while messages := process.channel.receive(self._buffer):
+                self._handle(process, messages)
+        except (ChannelClosed, ValueError):
+            pass
+
+    def _remove(self, process: Process) -> None:
+        if process.channel.fileno() >= 0:
+            self.loop.unwatch(process.channel.fileno())
+        process.channel.close()
+        del self.processes[process.id]
+        del self.pids[process.id]
+
+    def on_start_failed(self, env: leases.Env, reason: str) -> None:
+        self.post(leases.StartFailed(env, reason))
+
+    def on_environment_failed(self, env: leases.Env, reason: str) -> None:
+        self.post(leases.EnvironmentFailed(env, reason))
+
+    def _on_driver_gone(self, process: Process) -> None:
+        """Its node ends with it."""
+        self.loop.unwatch(process.pidfd)
+        self._listeners = [(driver, queue) for driver, queue in self._listeners if driver is not process]
+        self._ended = True
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def _check_memory(self) -> None:
+        if not self.scheduler.leases:
+            self._memory_timer = None
+            return
+        if self._monitor is None:
+            self._monitor = MemoryMonitor()
+        pause = MEMORY_PERIOD_S
+        use = self._monitor.read()
+        if use.fraction > self.config.memory_threshold:
+            candidates = [
+                Candidate(
+                    lease.worker,
+                    self.pids[lease.worker],
+                    lease.granted_at,
+                    resident_bytes(self.pids[lease.worker]),
+                    lease.blocked,
+                )
+                for lease in self.scheduler.leases.values()
+            ]
+            victim = choose_victim(candidates)
+            if victim is not None:
+                named = {pid: self.describe_process(process_id).split()[0] for process_id, pid in self.pids.items()}
+                reason = explain(victim, use, self.config.memory_threshold, largest_processes(named, 5))
+                self.pool.kill(victim.process_id, reason)
+                pause = MEMORY_KILL_PAUSE_S
+        self._memory_timer = self.loop.call_at(time.monotonic() + pause, self._check_memory)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Say what is left to say, and take everything along."""
+        deadline = time.monotonic() + END_S
+        for process in self.processes.values():
+            if process.worker is not None:
+                self._drain(process)
+        self.pool.end(deadline)
+        for driver, queue in self._listeners:
+            while (logs := queue.take()) is not None:
+                driver.channel.send(logs)
+        for process in self.processes.values():
+            if process.worker is None:
+                self._take_leave(process.channel, deadline)
+        self.store.close()
+
+    def _take_leave(self, channel: Channel, deadline: float) -> None:
+        channel.send(wire.Goodbye())
+        while channel.has_backlog and not channel.flush():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            _wait_writable(channel.fileno(), left)
+
+
+def _is_end(error: Exception) -> bool:
+    """Whether a channel just ended, or something came over it that must not."""
+    return isinstance(error.__cause__, OSError) or str(error) == "end of stream"
+
+
+def _raise_descriptor_limit() -> int:
+    """As many open files as the system allows us; how many that is."""
+    import resource
+
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 1 << 20 if hard == resource.RLIM_INFINITY else hard
+
+
+def _wait_writable(fd: int, timeout_s: float) -> None:
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    poll.poll(max(1, int(timeout_s * 1000)))
+
+
+HANDLERS: dict[type, Any] = {
+    wire.Hello: Daemon._on_hello,
+    wire.Connect: Daemon._on_connect,
+    wire.KillWorker: Daemon._on_kill_worker,
+    wire.Retire: Daemon._on_retire,
+    wire.Ready: Daemon._on_ready,
+    wire.Shutdown: Daemon._on_shutdown,
+    wire.Query: Daemon._on_query,
+    wire.Events: Daemon._on_events,
+    wire.LeaseDemand: Daemon._on_demand,
+    wire.LeaseReturn: Daemon._on_lease_return,
+    wire.Blocked: Daemon._on_blocked,
+    wire.Unblocked: Daemon._on_unblocked,
+    wire.Allocate: Daemon._on_store_message,
+    wire.Seal: Daemon._on_store_message,
+    wire.ReturnSpace: Daemon._on_store_message,
+    wire.Pin: Daemon._on_store_message,
+    wire.Unpin: Daemon._on_store_message,
+    wire.Free: Daemon._on_store_message,
+}
+
+COMMANDS: dict[type, Any] = {
+    leases.StartWorker: Daemon._do_start_worker,
+    leases.GrantLease: Daemon._do_grant_lease,
+    leases.AskReclaim: Daemon._do_ask_reclaim,
+    leases.AskRetire: Daemon._do_ask_retire,
+    leases.KillWorker: Daemon._do_kill_worker,
+    leases.ReportInfeasible: Daemon._do_report_infeasible,
+}

@@ -1,0 +1,188 @@
+"""Questions about the node (`Query`), and where their answers come from.
+
+Owns:      task events: those that workers sent, those of dead workers included, the newest EVENTS_MAX of them.
+Knows not: anything else; it looks at the parts of the daemon and changes none of them.
+
+Most answers are there at once. Events are gathered: every worker is asked for those it still holds, and what has
+arrived when all have answered, or after GATHER_S, is the answer. A worker that is too busy is left out.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skate._core.resources import to_floats
+from skate._node.loop import Timer
+from skate._node.memory_monitor import resident_bytes
+from skate._wire.messages import Answer, CollectEvents, Events, Query
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, float, float]]).decode
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon, Process
+
+#: Task events that are kept; the oldest make room for the newest.
+EVENTS_MAX = 200_000
+#: How long workers are given to send theirs.
+GATHER_S = 1.0
+
+
+class Gathering:
+    """A question for events that waits for workers to send theirs."""
+
+    def __init__(self, asker: bytes, request: int, waiting_for: set[bytes]) -> None:
+        self.asker = asker
+        self.request = request
+        self.waiting_for = waiting_for
+        self.timer: Timer | None = None
+
+
+class Inquiries:
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        #: Task events in batches as they came: pid, number, and (name, id, start, end) of each in msgpack, which takes
+        #: a fifth of the memory that the objects would.
+        self._events: deque[tuple[int, int, bytes]] = deque()
+        self._event_count = 0
+        self._gatherings: dict[int, Gathering] = {}
+        self._last_gathering = 0
+        self._answers: dict[str, Callable[[], Any]] = {
+            "resources": self.resources,
+            "nodes": self.nodes,
+            "workers": self.workers,
+            "demands": self.demands,
+            "store": self.store,
+            "statistics": self.statistics,
+        }
+
+    def ask(self, process: Process, query: Query) -> None:
+        if query.what == "events":
+            self._gather(process, query)
+            return
+        answer = self._answers.get(query.what)
+        self._daemon.send(process.id, Answer(query.request, answer() if answer is not None else None))
+
+    # -- answers that are there ---------------------------------------------------------------------------------------
+
+    def resources(self) -> dict[str, dict[str, float]]:
+        pool = self._daemon.scheduler.pool
+        total, available = to_floats(pool.total), to_floats(pool.available)
+        total["object_store_memory"] = available["object_store_memory"] = self._daemon.config.object_store_memory
+        statistics = self._daemon.store.statistics() or {}
+        available["object_store_memory"] -= statistics.get("used_bytes", 0)
+        # A node that goes on with tasks that had waited has less than nothing; people are told "nothing".
+        return {"total": total, "available": {name: max(0.0, amount) for name, amount in available.items() if amount}}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        hostname = socket.gethostname()
+        return [
+            {
+                "NodeID": self._daemon.node_id.hex(),
+                "Alive": True,
+                "NodeManagerAddress": "127.0.0.1",
+                "NodeManagerHostname": hostname,
+                "NodeName": hostname,
+                "Resources": self.resources()["total"],
+                "Labels": {},
+            }
+        ]
+
+    def workers(self) -> list[dict[str, Any]]:
+        daemon = self._daemon
+        found = []
+        for worker in daemon.pool.workers.values():
+            known = daemon.scheduler.workers.get(worker.process_id)
+            lease = known.lease if known is not None else None
+            state = "starting" if known is None else known.state
+            if lease is not None and lease.blocked:
+                state = "blocked"
+            found.append(
+                {
+                    "process_id": worker.process_id,
+                    "pid": worker.pid,
+                    "state": state,
+                    "env": dict(worker.env),
+                    "owner_pid": daemon.pids.get(lease.owner, 0) if lease is not None else 0,
+                    "resources": to_floats(lease.allocation.amounts) if lease is not None else {},
+                    "gpu_ids": lease.allocation.gpu_ids if lease is not None else [],
+                    "running": daemon.store.running_task(worker.slot) or b"",
+                    "rss_bytes": resident_bytes(worker.pid) if worker.pid else 0,
+                }
+            )
+        return found
+
+    def demands(self) -> dict[str, Any]:
+        daemon = self._daemon
+        answer = daemon.scheduler.describe_demands(time.monotonic())
+        for lease in answer["leases"]:
+            lease["owner_pid"] = daemon.pids.get(lease["owner"], 0)
+            lease["worker_pid"] = daemon.pids.get(lease["worker"], 0)
+        for demand in answer["demands"]:
+            demand["pid"] = daemon.pids.get(demand["process"], 0)
+        return answer
+
+    def store(self) -> str:
+        return self._daemon.store.report()
+
+    def statistics(self) -> dict[str, Any]:
+        daemon = self._daemon
+        return {
+            "scheduler": daemon.scheduler.statistics(),
+            "store": daemon.store.statistics(),
+            "processes": len(daemon.processes),
+            "events": self._event_count,
+        }
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _gather(self, process: Process, query: Query) -> None:
+        daemon = self._daemon
+        workers = {other.id for other in daemon.processes.values() if other.worker is not None and other.ready}
+        self._last_gathering += 1
+        number = self._last_gathering
+        gathering = self._gatherings[number] = Gathering(process.id, query.request, workers)
+        gathering.timer = daemon.loop.call_at(time.monotonic() + GATHER_S, lambda: self._finish(number))
+        for worker in workers:
+            daemon.send(worker, CollectEvents(number))
+        if not workers:
+            self._finish(number)
+
+    def on_events(self, process: Process, message: Events) -> None:
+        if message.events:
+            self._events.append((self._daemon.pids[process.id], len(message.events), encode(message.events)))
+            self._event_count += len(message.events)
+        while self._event_count > EVENTS_MAX:
+            self._event_count -= self._events.popleft()[1]
+        self._arrived(message.request, process.id)
+
+    def on_process_died(self, process: Process) -> None:
+        for number in list(self._gatherings):
+            self._arrived(number, process.id)
+
+    def _arrived(self, number: int, worker: bytes) -> None:
+        gathering = self._gatherings.get(number)
+        if gathering is not None:
+            gathering.waiting_for.discard(worker)
+            if not gathering.waiting_for:
+                self._finish(number)
+
+    def _finish(self, number: int) -> None:
+        gathering = self._gatherings.pop(number)
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        self._daemon.send(gathering.asker, Answer(gathering.request, self._all_events()))
+
+    def _all_events(self) -> list[tuple[str, bytes, int, float, float]]:
+        """Name, id, pid, start and end of each."""
+        return [
+            (name, task, pid, start, end)
+            for pid, _count, batch in self._events
+            for name, task, start, end in decode(batch)
+        ]

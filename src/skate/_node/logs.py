@@ -1,0 +1,143 @@
+"""What workers print: bytes from their pipes to lines for the driver.
+
+    worker stdout/stderr ── pipe ──▶ Stream.feed ──▶ Line ──▶ LogQueue ──▶ Logs to each driver that wants them
+
+A worker marks the task that it is in by a line of its own, `\\0skate:task:<name>`, before the first output of that task
+on each stream. The marker is not shown; the lines after it carry the name.
+
+Everything is bounded. A longer line than LINE_BYTES_MAX is cut and says so. When the driver does not keep up, lines
+beyond QUEUE_LINES_MAX are dropped and their number is said instead. A program that prints is never stopped by this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from skate._wire.messages import Line, Logs
+
+TASK_MARK = b"\0skate:task:"
+#: A line longer than this is cut.
+LINE_BYTES_MAX = 16 << 10
+#: Lines that wait for a driver that does not read; more are dropped.
+QUEUE_LINES_MAX = 20_000
+#: Lines in one message.
+MESSAGE_LINES_MAX = 1_000
+#: Last lines of stderr that are kept of each worker, to say what it died of.
+LAST_LINES_MAX = 20
+#: Text without a newline (a prompt, a progress bar) is shown after this time.
+PARTIAL_LINE_S = 0.15
+
+
+class Stream:
+    """One output stream of one worker."""
+
+    def __init__(self, *, is_error: bool) -> None:
+        self.pid = 0
+        #: The task that prints, as the worker said.
+        self.name = ""
+        self.is_error = is_error
+        self._partial = bytearray()
+        #: The rest of the line is skipped: it was too long.
+        self._skipping = False
+
+    @property
+    def has_partial(self) -> bool:
+        return bool(self._partial) and not TASK_MARK.startswith(self._partial[: len(TASK_MARK)])
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that are complete with this data."""
+        lines: list[Line] = []
+        *whole, rest = data.split(b"\n")
+        for piece in whole:
+            if self._skipping:
+                self._skipping = False
+                continue
+            if self._partial:
+                piece = bytes(self._partial) + piece
+                self._partial.clear()
+            self._add(piece, lines)
+        if rest and not self._skipping:
+            self._partial += rest
+            if len(self._partial) > LINE_BYTES_MAX:
+                self._add(bytes(self._partial), lines)
+                self._partial.clear()
+                self._skipping = True
+        return lines
+
+    def flush(self) -> list[Line]:
+        """What was printed without a newline, as a line."""
+        lines: list[Line] = []
+        if self._partial:
+            self._add(bytes(self._partial), lines)
+            self._partial.clear()
+        return lines
+
+    def _add(self, piece: bytes, lines: list[Line]) -> None:
+        mark = piece.find(TASK_MARK)
+        # A marker not at the beginning: the task before ended its output without a newline.
+        text = piece if mark < 0 else piece[:mark]
+        if text or mark < 0:
+            lines.append(Line(self.pid, self.name, self.is_error, _decode(text)))
+        if mark >= 0:
+            self.name = _decode(piece[mark + len(TASK_MARK) :])
+
+
+def _decode(text: bytes) -> str:
+    decoded = text[:LINE_BYTES_MAX].decode("utf-8", "replace")
+    if len(text) > LINE_BYTES_MAX:
+        decoded += f" … (cut here: the line is longer than {LINE_BYTES_MAX} bytes)"
+    return decoded
+
+
+class LastLines:
+    """What a worker wrote to stderr last, to say what it died of.
+
+    After the headline of a crash of the interpreter itself, what follows next is kept and not what comes last: the
+    innermost frames, which are the user's, stand at the top there.
+    """
+
+    HEADLINE = "Fatal Python error:"
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=LAST_LINES_MAX)
+        self._crashed = False
+
+    def add(self, lines: list[Line]) -> None:
+        for line in lines:
+            if line.text.startswith(self.HEADLINE):
+                self._lines.clear()
+                self._crashed = True
+            if not self._crashed or len(self._lines) < LAST_LINES_MAX:
+                self._lines.append(line.text)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+
+class LogQueue:
+    """Lines on their way to one driver."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque()
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, lines: list[Line]) -> None:
+        room = QUEUE_LINES_MAX - len(self._lines)
+        self._lines.extend(lines[:room])
+        self._dropped += max(0, len(lines) - room)
+
+    def take(self) -> Logs | None:
+        """The next message, None if there is nothing to say."""
+        if not self._lines and not self._dropped:
+            return None
+        count = min(len(self._lines), MESSAGE_LINES_MAX)
+        lines = [self._lines.popleft() for _ in range(count)]
+        if self._dropped and not self._lines:
+            text = f"({self._dropped} lines were dropped here: they came faster than the driver took them)"
+            lines.append(Line(0, "", True, text))
+            self._dropped = 0
+        return Logs(lines)

@@ -1,0 +1,78 @@
+"""Entry of the node daemon: `python -c 'from skate._node.main import main; main()' <config as JSON>`.
+
+Start-up is what a user waits for, so its order is deliberate: import what zygote and workers need too, fork the zygote
+(it imports the worker's modules on another core), and only then import and build the rest of the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import msgspec
+
+from skate._node.zygote import WORKER_ENTRY, run_zygote
+
+
+class NodeConfig(msgspec.Struct, kw_only=True):
+    """What the daemon is told by the driver that starts it."""
+
+    #: Inherited descriptor: the control channel of that driver.
+    control_fd: int
+    num_cpus: float
+    num_gpus: int = 0
+    #: Custom resources.
+    resources: dict[str, float] = {}
+    #: Bytes of memory that tasks can reserve (`memory=`); None: what is available at the start.
+    memory: int | None = None
+    #: Size of the arena in bytes.
+    object_store_memory: int
+    #: Where objects go that do not fit into memory.
+    spill_directory: str = ""
+    #: Workers that are kept ready; None: one a CPU.
+    prestart: int | None = None
+    #: Part of the machine's memory above which the newest task is killed; 1 or more: never.
+    memory_threshold: float = 0.95
+    #: How long a task that asks for what the node does not have may wait before that is an error.
+    infeasible_grace_s: float = 10.0
+    #: Idle workers beyond `prestart` leave after this time.
+    idle_worker_s: float = 5.0
+    #: What a worker runs, as "module:function".
+    worker_entry: str = WORKER_ENTRY
+
+
+def fork_zygote(entry: str) -> tuple[int, socket.socket]:
+    """The plain zygote: its pid and our end of its socket."""
+    daemon_pid = os.getpid()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        run_zygote(theirs, daemon_pid, entry)
+    theirs.close()
+    return pid, ours
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
+    os.set_inheritable(config.control_fd, False)
+    zygote_pid, zygote_sock = fork_zygote(config.worker_entry)
+    code = 1
+    try:
+        from skate._node.daemon import Daemon
+
+        Daemon(config, zygote_pid, zygote_sock).run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was
+        import traceback
+
+        sys.stderr.write("skate: the node daemon failed. This is a bug, please report it:\n")
+        traceback.print_exc()
+    finally:
+        # Nothing is left that a tidy end of the interpreter could do better than the kernel.
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

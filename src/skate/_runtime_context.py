@@ -1,0 +1,96 @@
+"""Who am I: job, node, worker, task, and what it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skate._worker.current import get_runtime
+
+
+class RuntimeContext:
+    """Facts about the code that asks. Ids are hexadecimal strings, as people and logs write them."""
+
+    def get_job_id(self) -> str:
+        return get_runtime().welcome.job_id.hex()
+
+    def get_node_id(self) -> str:
+        return get_runtime().welcome.node_id.hex()
+
+    def get_worker_id(self) -> str:
+        return get_runtime().process_id.hex()
+
+    def get_task_id(self) -> str | None:
+        """The id of the current task; None in a driver."""
+        runtime = get_runtime()
+        return runtime.context.id[:16].hex() if runtime.executor is not None else None
+
+    def get_task_name(self) -> str | None:
+        runtime = get_runtime()
+        return runtime.executor.task_name() if runtime.executor is not None else None
+
+    def get_task_function_name(self) -> str | None:
+        runtime = get_runtime()
+        return runtime.executor.function_name() if runtime.executor is not None else None
+
+    def get_attempt_number(self) -> int:
+        """0 the first time that the task runs, 1 when it is retried after an exception, …"""
+        return get_runtime().context.attempt
+
+    def get_actor_id(self) -> str | None:
+        """None: a task is in no actor."""
+        return None
+
+    def get_actor_name(self) -> str | None:
+        return None
+
+    @property
+    def namespace(self) -> str:
+        return str(get_runtime().settings.get("namespace", ""))
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        return False
+
+    def get_assigned_resources(self) -> dict[str, float]:
+        """What the current task holds: {"CPU": 1.0}."""
+        runtime = get_runtime()
+        return dict(runtime.executor.resources) if runtime.executor is not None else {}
+
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        from skate._api import get_gpu_ids
+
+        return {"GPU": [str(number) for number in get_gpu_ids()]}
+
+    def get_runtime_env_string(self) -> str:
+        import json
+
+        return json.dumps(get_runtime().settings.get("runtime_env", {}))
+
+    def is_canceled(self) -> bool:
+        """Whether somebody cancelled the current task."""
+        return get_runtime().context.cancelled
+
+    def get(self) -> dict[str, Any]:
+        """The main facts as a dict."""
+        return {
+            "job_id": self.get_job_id(),
+            "node_id": self.get_node_id(),
+            "worker_id": self.get_worker_id(),
+            "task_id": self.get_task_id(),
+            "namespace": self.namespace,
+        }
+
+    @property
+    def worker(self) -> RuntimeContext:
+        return self
+
+
+_context = RuntimeContext()
+
+
+def get_runtime_context() -> RuntimeContext:
+    """Facts about the current job, node, worker and task.
+
+    >>> skate.get_runtime_context().get_node_id()
+    """
+    return _context

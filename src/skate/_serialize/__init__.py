@@ -1,0 +1,1 @@
+"""Values, functions and errors, to bytes and back."""

@@ -1,0 +1,99 @@
+"""Explains why something cannot be pickled, and what made a pickle large, by naming the variable.
+
+Only runs after something went wrong, so it may be slow: it pickles the parts one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+from skate.exceptions import SerializationError
+
+#: How deep the search for the culprit goes, and how many parts of one thing are looked at.
+DEPTH_MAX = 4
+PARTS_MAX = 200
+
+
+def _size(value: object) -> int:
+    import cloudpickle
+
+    try:
+        return len(cloudpickle.dumps(value, protocol=5))
+    except Exception:
+        return -1
+
+
+def _captures(function: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything that a pickled function takes along."""
+    function = inspect.unwrap(function) if callable(function) else function
+    if not isinstance(function, FunctionType):
+        return
+    try:
+        captured = inspect.getclosurevars(function)
+    except (TypeError, ValueError):
+        return
+    for name, value in captured.nonlocals.items():
+        yield f"the closure variable {name!r}", value
+    if function.__module__ == "__main__" or captured.nonlocals or "<locals>" in function.__qualname__:
+        for name, value in captured.globals.items():
+            if not inspect.ismodule(value):
+                yield f"the global variable {name!r}", value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f"the default of {name!r}", value
+    for position, value in enumerate(function.__defaults__ or ()):
+        yield f"the default of argument number {position}", value
+
+
+def largest_captures(function: Any, count: int = 3) -> str:
+    """The largest things that a function captures, with names and sizes."""
+    sizes = sorted(((_size(value), name, value) for name, value in _captures(function)), key=lambda row: -row[0])
+    named = [
+        f"{name} ({type(value).__name__}, {size / 2**20:.1f} MB)" for size, name, value in sizes[:count] if size > 0
+    ]
+    return ", ".join(named) if named else "large data"
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in list(value.items())[:PARTS_MAX]:
+            yield f"the item {key!r}", item
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, item in enumerate(list(value)[:PARTS_MAX]):
+            yield f"the element {index}", item
+    elif isinstance(value, FunctionType):
+        yield from _captures(value)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        for name, item in list(vars(value).items())[:PARTS_MAX]:
+            yield f"the attribute {name!r}", item
+
+
+def find_culprit(value: Any) -> list[str]:
+    """The path to the innermost part that cannot be pickled."""
+    path: list[str] = []
+    for _ in range(DEPTH_MAX):
+        for name, part in _parts(value):
+            if _size(part) < 0:
+                path.append(f"{name} of type {type(part).__module__}.{type(part).__qualname__}")
+                value = part
+                break
+        else:
+            break
+    return path
+
+
+def explain_unpicklable(value: Any, error: Exception, *, what: str) -> SerializationError:
+    """An error that names the variable."""
+    path = find_culprit(value)
+    culprit = (
+        ", in it ".join(path) if path else f"an object of type {type(value).__module__}.{type(value).__qualname__}"
+    )
+    return SerializationError(
+        f"{what} cannot be sent to another process.\n"
+        f"  what: {culprit} cannot be pickled.\n"
+        f"  why:  {type(error).__name__}: {error}\n"
+        "  next: create it inside the task (files, locks, sockets and connections belong to one process), pass the data "
+        "that it is made from, or give its class a __reduce__ method."
+    )

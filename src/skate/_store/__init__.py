@@ -1,0 +1,1 @@
+"""Shared-memory objects of one node, as a process that uses them sees them."""

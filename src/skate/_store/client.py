@@ -1,0 +1,154 @@
+"""The arena as a process sees it: write an object once, read it in place, let go when the last view is gone.
+
+Writing: small objects (below an eighth of a chunk) are carved out of a chunk that the daemon lent us, so that most puts need no round
+trip; larger ones are allocated by the daemon. Either way the daemon hears of the object with a one-way Seal.
+
+Reading: the object is pinned by the daemon, and a ctypes buffer is laid over its bytes. Every array that is read in place holds
+that buffer, views of views included; when the last of them is gone, the buffer's weak reference appends the id to
+a deque, and the loop sends Unpin.
+
+Invariant: no byte of a pinned object changes place or content while any view of it is alive, whatever else happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from skate._serialize.values import Serialized
+from skate._store.layout import align, view_bytes
+from skate._wire.messages import Allocate, Allocated, Message, Pin, Pinned, ReturnSpace, Seal, StoreFull, Unpin
+from skate.exceptions import ObjectStoreFullError, OutOfDiskError
+
+#: Largest chunk that a process carves small objects from; a 64th of a small arena if that is less.
+CHUNK_BYTES_MAX = 16 << 20
+#: An object above this part of a chunk is allocated by itself.
+CHUNK_PART = 8
+
+Request = Callable[[Callable[[int], Message]], Any]
+
+
+class StoreClient:
+    """One process's access to the object store of its node."""
+
+    def __init__(
+        self, arena: mmap.mmap, arena_bytes: int, send: Callable[[Message], None], request: Request, process_id: bytes
+    ) -> None:
+        self._arena = arena
+        self._view = memoryview(arena)
+        self._send = send
+        self._request = request
+        self._process_id = process_id
+        self._chunk_bytes = min(CHUNK_BYTES_MAX, arena_bytes // 64)
+        self._chunk_at = 0
+        self._chunk_end = 0
+        self._lock = threading.Lock()
+        #: Buffers that user code may still look at, by object.
+        self._buffers: dict[bytes, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
+        #: Sizes of those objects: a buffer is longer than its object.
+        self._size_of: dict[bytes, int] = {}
+        #: Ids of buffers that are gone, once for each pin.
+        self._released: deque[bytes] = deque()
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def write(self, id: bytes, owner: bytes, value: Serialized) -> int:
+        """Store the value under this id; its size. Raises ObjectStoreFullError when there is no room."""
+        size = value.size
+        offset = self._carve(size) if size * CHUNK_PART <= self._chunk_bytes else self._allocate(size, chunk=False)[0]
+        try:
+            value.write_into(self._view[offset : offset + size])
+        except BaseException:
+            self._send(ReturnSpace(offset, align(size)))
+            raise
+        self._send(Seal(id, owner, offset, size))
+        return size
+
+    def _carve(self, size: int) -> int:
+        size = align(size)
+        with self._lock:
+            if self._chunk_end - self._chunk_at < size:
+                if self._chunk_end > self._chunk_at:
+                    self._send(ReturnSpace(self._chunk_at, self._chunk_end - self._chunk_at))
+                    self._chunk_at = self._chunk_end = 0
+                offset, length = self._allocate(max(size, self._chunk_bytes), chunk=True)
+                if length < size:  # memory is short: ask for this object alone
+                    self._send(ReturnSpace(offset, length))
+                    return self._allocate(size, chunk=False)[0]
+                self._chunk_at, self._chunk_end = offset, offset + length
+            offset = self._chunk_at
+            self._chunk_at += size
+            return offset
+
+    def _allocate(self, size: int, *, chunk: bool) -> tuple[int, int]:
+        reply = self._request(lambda request: Allocate(request, size, chunk))
+        if isinstance(reply, StoreFull):
+            raise (OutOfDiskError if reply.disk else ObjectStoreFullError)(reply.report)
+        assert isinstance(reply, Allocated)
+        return reply.offset, reply.size
+
+    def return_chunk(self) -> None:
+        """Give back what is left of the chunk, so that an idle process holds no memory."""
+        with self._lock:
+            if self._chunk_end > self._chunk_at:
+                self._send(ReturnSpace(self._chunk_at, self._chunk_end - self._chunk_at))
+                self._chunk_at = self._chunk_end = 0
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def views(self, ids: Sequence[bytes]) -> list[memoryview | None]:
+        """Read-only views of objects, in place; None for one that is gone. Waits for those that are on disk."""
+        found: dict[bytes, memoryview | None] = {}
+        missing = []
+        for id in dict.fromkeys(ids):
+            known = self._buffers.get(id)
+            buffer = known() if known is not None else None
+            if buffer is None:
+                missing.append(id)
+            else:
+                found[id] = _readonly(buffer, self._size_of[id])
+        if missing:
+            reply = self._request(lambda request: Pin(request, missing))
+            if isinstance(reply, StoreFull):
+                raise (OutOfDiskError if reply.disk else ObjectStoreFullError)(reply.report)
+            assert isinstance(reply, Pinned)
+            for id, (offset, size) in zip(missing, reply.at, strict=True):
+                found[id] = None if offset < 0 else self._lay_over(id, offset, size)
+        return [found[id] for id in ids]
+
+    def _lay_over(self, id: bytes, offset: int, size: int) -> memoryview:
+        # A ctypes array type is made for each length: lengths are powers of two, so that there are few of them. The
+        # mapping is longer than the arena, so that the end of the last object is no exception.
+        buffer = (ctypes.c_char * view_bytes(size)).from_buffer(self._arena, offset)
+        released = self._released
+        self._buffers[id] = weakref.ref(buffer, lambda _: released.append(id))
+        self._size_of[id] = size
+        return _readonly(buffer, size)
+
+    def drain(self) -> None:
+        """Unpin what nobody looks at any more. Called by the loop."""
+        released = self._released
+        if not released:
+            return
+        ids = []
+        while released:
+            id = released.popleft()
+            ids.append(id)
+            known = self._buffers.get(id)
+            if known is not None and known() is None:
+                del self._buffers[id]
+                del self._size_of[id]
+        self._send(Unpin(ids))
+
+    @property
+    def pinned(self) -> int:
+        return len(self._buffers)
+
+
+def _readonly(buffer: ctypes.Array[ctypes.c_char], size: int) -> memoryview:
+    return memoryview(buffer).cast("B")[:size].toreadonly()

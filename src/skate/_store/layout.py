@@ -1,0 +1,51 @@
+"""The bytes of a node's arena: one sparse memory file, mapped by every process of the node.
+
+    OFFSET          SIZE                 DESCRIPTION
+    0               HEAD_BYTES (65,536)  process slots: SLOT_COUNT (1,024) of SLOT_BYTES (64) each
+    HEAD_BYTES      to arena_bytes       objects, each on a multiple of ALIGNMENT; the daemon says who may use what
+    arena_bytes     to arena_file_bytes  never touched, so it costs address space and no memory
+
+    OFFSET  SIZE  process slot
+    0       20    id of the first return of the task that the process runs now; zeros: none. The worker writes it
+                  before each task, and the daemon reads it after the worker's death, to say what it died of.
+    20      44    unused; keeps slots of different processes in different cache lines
+
+The untouched tail is there because a process looks at an object through a ctypes array whose length is a power of two
+not below the object's size (an array type per power of two, instead of one for every size that was ever seen). Such
+an array may reach past the end of the last object, so the mapping has to go on that far.
+"""
+
+from __future__ import annotations
+
+#: Where the objects begin.
+HEAD_BYTES = 64 * 1024
+#: One slot a process, each in a cache line of its own.
+SLOT_BYTES = 64
+#: So many processes of a node can have a slot at the same time.
+SLOT_COUNT = HEAD_BYTES // SLOT_BYTES
+#: Size of the only field of a slot: an object id (`_core.ids.OBJECT_BYTES`).
+SLOT_TASK_BYTES = 20
+#: Every object starts on a multiple of this: a cache line, and what vector instructions like best.
+ALIGNMENT = 64
+
+
+def slot_offset(slot: int) -> int:
+    """Where process slot number `slot` begins."""
+    if not 0 <= slot < SLOT_COUNT:
+        raise ValueError(f"there is no process slot {slot}: a node has slots 0 to {SLOT_COUNT - 1}")
+    return slot * SLOT_BYTES
+
+
+def align(size: int) -> int:
+    """The space that an object of `size` bytes takes up."""
+    return (size + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def view_bytes(size: int) -> int:
+    """The length of the array through which a process looks at an object: the next power of two."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def arena_file_bytes(arena_bytes: int) -> int:
+    """The length of the file and of its mapping: the largest view of an object, at the last offset, still fits."""
+    return arena_bytes + view_bytes(arena_bytes)

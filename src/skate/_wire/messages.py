@@ -1,0 +1,455 @@
+"""Every message of the protocol, in one place.
+
+Messages are msgpack arrays that begin with a tag; decoding checks types and refuses what does not fit. Each docstring
+says who sends it to whom and what comes back. Nothing here is ever resent by itself: on one machine a channel either
+delivers in order or ends, and its end is an event of its own.
+
+Three kinds of conversation:
+
+- process ↔ node daemon, on the control channel every driver and worker has from birth;
+- owner ↔ executor, on a direct channel that the daemon made for the two: tasks out, results back;
+- borrower ↔ owner, on the same direct channels: values and references.
+
+What travels inside them (tasks, results, values) is described in `_core/task.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+from skate._core.task import RefInfo, Result, Task, Timing, Value
+
+# -- parts of messages ---------------------------------------------------------------------------
+
+
+class Line(msgspec.Struct, array_like=True, gc=False):
+    """A line that a worker printed."""
+
+    pid: int
+    name: str
+    is_error: bool
+    text: str
+
+
+class Message(msgspec.Struct, array_like=True, gc=False):
+    """Base of everything that is sent by itself."""
+
+
+# -- process ↔ node daemon: birth, connections, death ----------------------------------------------
+
+
+class Hello(Message, tag=1):
+    """Driver or worker → daemon, the first message on its control channel. Reply: Welcome."""
+
+    pid: int
+    kind: str  # "driver" or "worker"
+    #: Environment that workers are started with: the driver's sys.path, working directory, variables.
+    sys_path: list[str] = []
+    cwd: str = ""
+    preload: list[str] = []
+    log_to_driver: bool = True
+
+
+class Welcome(Message, tag=2):
+    """Daemon → driver or worker: who you are. For a driver the arena's file descriptor comes with it."""
+
+    process_id: bytes
+    node_id: bytes
+    job_id: bytes
+    arena_bytes: int
+    resources: dict[str, float]
+    daemon_pid: int
+
+
+class Connect(Message, tag=3):
+    """Process → daemon: make me a direct channel to that process. Reply: PeerConnected, or PeerGone if it is dead.
+
+    Safe to repeat: there is at most one channel between two processes, and its PeerConnected was sent before.
+    """
+
+    process_id: bytes
+
+
+class PeerConnected(Message, tag=4):
+    """Daemon → each of two processes, with one end of a socket pair: your direct channel to `process_id`."""
+
+    process_id: bytes
+    pid: int
+
+
+class PeerGone(Message, tag=5):
+    """Daemon → every process that has (or asked for) a channel to it: that process is dead, and this is why."""
+
+    process_id: bytes
+    pid: int
+    exit_code: int  # as in subprocess: negative is a signal
+    running: bytes  # id of the task it was in, b"" if none
+    stderr: list[str] = []  # last lines
+    reason: str = ""  # why the daemon killed it, if it did: "cancelled", "memory: …", "idle", …
+
+
+class KillWorker(Message, tag=6):
+    """Owner → daemon: kill the worker that I lease (force-cancel). Answered by PeerGone with this reason."""
+
+    process_id: bytes
+    reason: str
+    #: Only if this is the task that it runs now.
+    running: bytes = b""
+
+
+class Retire(Message, tag=7):
+    """Daemon → worker: you are idle and not needed; leave if nobody needs what you own. Reply: Retire, or Ready to stay.
+
+    Worker → daemon: I leave (asked to, or max_calls is reached); lend me to nobody. The worker exits by itself.
+    """
+
+
+class Shutdown(Message, tag=8):
+    """Driver → daemon: end everything now. The daemon flushes the log lines it has, sends Goodbye and exits."""
+
+
+class Goodbye(Message, tag=9):
+    """Daemon → driver, its last message."""
+
+
+class Logs(Message, tag=10):
+    """Daemon → driver: what workers printed."""
+
+    lines: list[Line]
+
+
+class Query(Message, tag=11):
+    """Process → daemon: a question. Reply: Answer with the same request.
+
+    `what` is one of "resources" (total and available), "nodes", "workers", "demands" (why leases are not granted),
+    "store" (what holds memory), "events" (task events, gathered from all workers), "statistics".
+    """
+
+    request: int
+    what: str
+
+
+class Answer(Message, tag=12):
+    """Daemon → process, or executor → owner: the reply to Query or AskTask."""
+
+    request: int
+    body: Any
+
+
+class CollectEvents(Message, tag=13):
+    """Daemon → worker: send the task events that you hold. Reply: Events with the same request."""
+
+    request: int
+
+
+class Events(Message, tag=14):
+    """Worker → daemon: finished tasks for the timeline: (name, id, start, end) with times in seconds of the wall clock.
+
+    `request` is 0 when the worker sends them of its own accord.
+    """
+
+    request: int
+    events: list[tuple[str, bytes, float, float]]
+
+
+# -- process ↔ node daemon: leases -------------------------------------------------------------------
+
+
+class LeaseDemand(Message, tag=20):
+    """Owner → daemon: I could use `count` more workers of this shape (absolute; a later message replaces it).
+
+    Reply: LeaseGranted as often as workers become free, each counting the demand down by one; or LeaseInfeasible.
+    `key` is the owner's number for this scheduling class.
+    """
+
+    key: int
+    resources: dict[str, float]
+    env: dict[str, str]
+    count: int
+    #: Nesting of the task that asks: deeper ones go first, because shallower ones wait for them.
+    depth: int
+
+
+class LeaseGranted(Message, tag=21):
+    """Daemon → owner: this worker is yours until you return it. Its direct channel came before (PeerConnected)."""
+
+    key: int
+    lease: int
+    process_id: bytes
+    pid: int
+
+
+class LeaseReturn(Message, tag=22):
+    """Owner → daemon: I do not need it any more; nothing of mine is on it."""
+
+    lease: int
+
+
+class LeaseReclaim(Message, tag=23):
+    """Daemon → owner: others wait; return these leases as soon as the tasks that run on them have ended."""
+
+    leases: list[int]
+
+
+class LeaseInfeasible(Message, tag=24):
+    """Daemon → owner: this machine can never serve that class (sent after a grace period); its demand is dropped."""
+
+    key: int
+    asked: dict[str, float]
+    total: dict[str, float]
+    #: Set when workers for its environment could not be started: what went wrong.
+    reason: str = ""
+
+
+class LeaseStarted(Message, tag=25):
+    """Daemon → worker: you now work for that owner, with these resources. Sent before the owner hears of it."""
+
+    lease: int
+    owner: bytes
+    resources: dict[str, float]
+    gpu_ids: list[int]
+
+
+class Blocked(Message, tag=26):
+    """Worker → daemon: my task waits for others; my CPUs are free until Unblocked."""
+
+
+class Unblocked(Message, tag=27):
+    """Worker → daemon: my task goes on; count my CPUs again (even if that overbooks the machine for a while)."""
+
+
+# -- process ↔ node daemon: object store ----------------------------------------------------------------
+
+
+class Allocate(Message, tag=40):
+    """Process → daemon: lend me `size` bytes of the arena to fill. Reply: Allocated or StoreFull.
+
+    What is not sealed is taken back when the process dies. With `chunk` the process carves several small objects
+    out of the space, and the daemon may lend less than asked when memory is short.
+    """
+
+    request: int
+    size: int
+    chunk: bool = False
+
+
+class Allocated(Message, tag=41):
+    """Daemon → process: [offset, offset + size) is yours to fill."""
+
+    request: int
+    offset: int
+    size: int
+
+
+class StoreFull(Message, tag=42):
+    """Daemon → process: after waiting, there is still no room. `report` lists what holds the memory."""
+
+    request: int
+    report: str
+    #: The disk, not the memory, is what is full.
+    disk: bool = False
+
+
+class Seal(Message, tag=43):
+    """Process → daemon: the object is complete and lies at `offset`, inside space lent to me. No reply.
+
+    A second Seal of the same id (a task that ran again) replaces the first.
+    """
+
+    id: bytes
+    owner: bytes
+    offset: int
+    size: int
+
+
+class ReturnSpace(Message, tag=44):
+    """Process → daemon: I do not need [offset, offset + size) of what you lent me. No reply."""
+
+    offset: int
+    size: int
+
+
+class Pin(Message, tag=45):
+    """Process → daemon: keep these in memory while I look at them; bring them back from disk if need be.
+
+    Reply: Pinned with (offset, size) for each, once all are there; an object unknown or freed has offset -1. An object
+    that is not sealed yet is waited for: its Seal may be on the way. Pins are counted per process.
+    """
+
+    request: int
+    ids: list[bytes]
+
+
+class Pinned(Message, tag=46):
+    """Daemon → process."""
+
+    request: int
+    at: list[tuple[int, int]]
+
+
+class Unpin(Message, tag=47):
+    """Process → daemon: one pin less for each. No reply."""
+
+    ids: list[bytes]
+
+
+class Free(Message, tag=48):
+    """Owner → daemon: nobody refers to these any more. Memory is reused when the last pin is gone. No reply."""
+
+    ids: list[bytes]
+
+
+# -- owner ↔ executor -----------------------------------------------------------------------------------------
+
+
+class Define(Message, tag=60):
+    """Owner → executor, before the first task that uses it: a function by id, name and pickled definition."""
+
+    fn: bytes
+    name: str
+    definition: bytes
+    #: References that the function captured.
+    refs: list[RefInfo] = []
+
+
+class Undefine(Message, tag=61):
+    """Owner → executor: forget these functions (and the references that they captured)."""
+
+    fns: list[bytes]
+
+
+class Tasks(Message, tag=62):
+    """Owner → executor: run these in order. Reply: Results, in order, in whatever batches."""
+
+    lease: int
+    tasks: list[Task]
+
+
+class Results(Message, tag=63):
+    """Executor → owner."""
+
+    results: list[Result]
+    timings: list[Timing] = []
+
+
+class Recall(Message, tag=64):
+    """Owner → executor: give back up to `count` tasks that have not started, the last ones first. Reply: Returned."""
+
+    count: int
+
+
+class Returned(Message, tag=65):
+    """Executor → owner: these did not start and will not. `blocked`: send no more until Ready (my task waits)."""
+
+    ids: list[bytes]
+    blocked: bool = False
+    #: The executor ends: return its lease.
+    leaving: bool = False
+
+
+class Ready(Message, tag=66):
+    """Executor → owner: I take tasks again. Worker → daemon, after Retire: I stay, others need what I own."""
+
+
+class Cancel(Message, tag=67):
+    """Owner → executor: stop this task and, if `recursive`, its children. A running one has TaskInterrupt raised in it.
+
+    Reply: a Result with `cancelled` for a task that was stopped; otherwise its ordinary Result.
+    """
+
+    id: bytes
+    recursive: bool
+
+
+class Yielded(Message, tag=68):
+    """Executor → owner: the next item of a streaming generator."""
+
+    id: bytes  # of the item
+    value: Value
+    contained: list[RefInfo] = []
+
+
+class Consumed(Message, tag=69):
+    """Owner → executor: the consumer has taken `count` items in all, so that many more may follow."""
+
+    id: bytes  # of the generator's task
+    count: int
+
+
+class CloseStream(Message, tag=70):
+    """Owner → executor: nobody listens; close the generator."""
+
+    id: bytes
+
+
+class AskTask(Message, tag=71):
+    """Owner → executor: what about this task? Reply: Answer with {"state": …}."""
+
+    request: int
+    id: bytes
+
+
+# -- borrower ↔ owner -------------------------------------------------------------------------------------------
+
+
+class Fetch(Message, tag=80):
+    """Borrower → owner: send me these values when they are there. Reply: a Fetched each."""
+
+    ids: list[bytes]
+
+
+class Fetched(Message, tag=81):
+    """Owner → borrower. `value` is None if the object is freed or unknown."""
+
+    id: bytes
+    value: Value | None
+    contained: list[RefInfo] = []
+
+
+class Borrow(Message, tag=82):
+    """A holder of references → their owner: `borrower` holds these too. Reply: Borrowed, after which the sender may let go."""
+
+    request: int
+    ids: list[bytes]
+    borrower: bytes
+
+
+class Borrowed(Message, tag=83):
+    """Owner → sender of Borrow."""
+
+    request: int
+
+
+class Release(Message, tag=84):
+    """Borrower → owner: I hold no reference to these any more. No reply."""
+
+    ids: list[bytes]
+
+
+class AskRef(Message, tag=85):
+    """Borrower → owner: what does this object wait for (`skate.why`)? Reply: Answer."""
+
+    request: int
+    id: bytes
+
+
+class CancelRef(Message, tag=86):
+    """Borrower → owner: cancel the task that makes this object. No reply."""
+
+    id: bytes
+    force: bool
+    recursive: bool
+
+
+AnyMessage = Union[
+    Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Query, Answer,
+    CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted, Blocked,
+    Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Pinned, Unpin, Free, Define, Undefine, Tasks,
+    Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched, Borrow, Borrowed,
+    Release, AskRef, CancelRef,
+]  # fmt: skip
+
+encoder = msgspec.msgpack.Encoder()
+decode = msgspec.msgpack.Decoder(AnyMessage).decode

@@ -1,0 +1,1 @@
+"""What lives inside every process that runs user code: driver and worker alike."""

@@ -1,0 +1,182 @@
+"""References that travel: who has to tell whom before somebody lets go.
+
+The owner of an object must know every process that holds a reference to it, or it would free the object too early. The
+rule that makes this work without a distributed collector: whoever hands a reference on keeps the object alive
+until the owner knows the receiver.
+
+- In the arguments of a task: the submitter holds the object until the task has ended. With the result the executor
+  says which references it still has (`kept`); the order on their channel does the rest. If somebody else owns the
+  object, the executor first registers with that owner, and waits for its answer before it sends the result.
+- Inside a returned value: the executor makes the receiver a borrower before it sends the result: directly if it is
+  itself the owner, otherwise by asking the owner and waiting.
+- Inside a fetched value: the owner of the container, if it owns the inner object too, notes the fetching process at once.
+  Otherwise the fetching process registers with the inner object's owner, and holds the container until that
+  has answered.
+- A process that dies holds nothing: the end of its channel is enough.
+
+Methods are called with the runtime's lock held unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ownership import Entry
+from skate._core.task import RefInfo
+from skate._serialize.failures import failure_of
+from skate._wire.messages import Borrow, Borrowed, Fetch, Fetched, Release
+from skate._worker.peers import Peer
+from skate.exceptions import ObjectLostError, OwnerDiedError
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
+
+
+class Borrowing:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._table = runtime.table
+        #: Borrowed objects whose value was asked for.
+        self._fetching: set[bytes] = set()
+        self._requests = 0
+        #: Registrations on the way: the owner asked, and the container to let go when it has answered.
+        self._unanswered: dict[int, tuple[bytes, bytes | None]] = {}
+
+    # -- values of borrowed objects ----------------------------------------------------------------------
+
+    def fetch(self, id: bytes, entry: Entry) -> None:
+        """Ask the owner for the value, once. It arrives in the entry."""
+        if id not in self._fetching:
+            self._fetching.add(id)
+            self._runtime.peers.get(entry.owner).send(Fetch([id]))
+
+    def on_fetch(self, peer: Peer, message: Fetch) -> None:
+        for id in message.ids:
+            entry = self._table.entries.get(id)
+            if entry is None:
+                peer.send(Fetched(id, None))
+            elif entry.value is not None:
+                self._send_value(peer, id, entry)
+            else:
+
+                def reply(id: bytes, entry: Entry, peer: Peer = peer) -> None:
+                    self._send_value(peer, id, entry)
+
+                self._table.when_resolved(entry, reply)
+
+    def _send_value(self, peer: Peer, id: bytes, entry: Entry) -> None:
+        contained = self.describe(entry.contained or ())
+        for ref in contained:
+            if ref.owner == self._runtime.process_id:
+                self._table.add_borrower(ref.id, peer.process_id)
+        peer.send(Fetched(id, entry.value, contained))
+
+    def describe(self, ids: Sequence[bytes]) -> list[RefInfo]:
+        entries = self._table.entries
+        return [RefInfo(id, entries[id].owner or self._runtime.process_id) for id in ids]
+
+    def on_fetched(self, peer: Peer, message: Fetched) -> None:
+        id = message.id
+        self._fetching.discard(id)
+        entry = self._table.entries.get(id)
+        if entry is None or entry.value is not None:
+            return
+        if message.value is None:
+            self._table.resolve(id, entry, failure_of(ObjectLostError(object_id=id.hex())))
+            return
+        held = self.hold_contained(message.contained)
+        for ref in message.contained:
+            if ref.owner not in (peer.process_id, self._runtime.process_id):
+                self._table.hold(id)
+                self.register([ref.id], ref.owner, container=id)
+        self._table.resolve(id, entry, message.value, held)
+
+    # -- registering --------------------------------------------------------------------------------------------
+
+    def hold_contained(self, refs: Sequence[RefInfo]) -> list[bytes] | None:
+        """Hold everything inside a value that has arrived; the value's entry lets go when it is freed."""
+        if not refs:
+            return None
+        for ref in refs:
+            self._table.hold(ref.id, b"" if ref.owner == self._runtime.process_id else ref.owner)
+        return [ref.id for ref in refs]
+
+    def register(self, ids: list[bytes], owner: bytes, *, borrower: bytes = b"", container: bytes | None = None) -> int:
+        """Tell an owner that `borrower` (this process by default) holds references; the number of the request."""
+        self._requests += 1
+        self._unanswered[self._requests] = (owner, container)
+        self._runtime.peers.get(owner).send(Borrow(self._requests, ids, borrower or self._runtime.process_id))
+        return self._requests
+
+    def answered(self, request: int) -> bool:
+        return request not in self._unanswered
+
+    def on_borrow(self, peer: Peer, message: Borrow) -> None:
+        for id in message.ids:
+            self._table.add_borrower(id, message.borrower)
+        # The borrower's death must be noticed even if it never speaks to us.
+        self._runtime.peers.get(message.borrower)
+        peer.send(Borrowed(message.request))
+
+    def on_borrowed(self, message: Borrowed) -> None:
+        self._answer(message.request)
+
+    def _answer(self, request: int) -> None:
+        _, container = self._unanswered.pop(request)
+        if container is not None:
+            self._table.unhold((container,))
+
+    def on_release(self, peer: Peer, message: Release) -> None:
+        for id in message.ids:
+            self._table.remove_borrower(id, peer.process_id)
+
+    def release(self, freed: list[tuple[bytes, Entry]]) -> None:
+        """Nothing here refers to these borrowed objects any more."""
+        by_owner: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        for id, entry in freed:
+            self._fetching.discard(id)
+            by_owner[entry.owner].append(id)
+        for owner, ids in by_owner.items():
+            peer = self._runtime.peers.known(owner)
+            if peer is not None:  # otherwise the owner never heard of us
+                peer.send(Release(ids))
+
+    # -- the executor's duties before a result leaves ---------------------------------------------------------------
+
+    def settle_result(
+        self, receiver: bytes, arguments: Sequence[RefInfo], returned: Sequence[RefInfo]
+    ) -> tuple[list[bytes], list[int]]:
+        """What the result must say is `kept`, and the registrations to wait for before it is sent."""
+        me = self._runtime.process_id
+        entries = self._table.entries
+        kept: list[bytes] = []
+        requests: list[int] = []
+        for ref in arguments:
+            if ref.id in entries and ref.owner != me:
+                if ref.owner == receiver:
+                    kept.append(ref.id)
+                else:
+                    requests.append(self.register([ref.id], ref.owner))
+        for ref in returned:
+            if ref.owner == me:
+                self._table.add_borrower(ref.id, receiver)
+            elif ref.owner != receiver:
+                requests.append(self.register([ref.id], ref.owner, borrower=receiver))
+        return kept, requests
+
+    # -- death --------------------------------------------------------------------------------------------------------
+
+    def on_peer_dead(self, peer: Peer) -> None:
+        for id in self._table.forget_process(peer.process_id):
+            self._fetching.discard(id)
+            entry = self._table.entries[id]
+            if entry.value is None:
+                self._table.resolve(id, entry, failure_of(OwnerDiedError(object_id=id.hex(), owner_pid=peer.pid)))
+        # Nobody will answer; what waited for the answers goes on.
+        for request in [number for number, (owner, _) in self._unanswered.items() if owner == peer.process_id]:
+            self._answer(request)
+
+    def statistics(self) -> dict[str, Any]:
+        return {"fetching": len(self._fetching), "registrations": len(self._unanswered)}

@@ -1,0 +1,67 @@
+"""Which runtime this process has: the only global of Skate.
+
+Everything below the public API gets the runtime handed down; only what user code calls from nowhere (`get`, unpickling a
+reference) asks here.
+
+After os.fork() the child has a copy of the parent's runtime, but not its I/O thread, and shares its sockets: using it
+would garble the parent's messages. So the child lets go of the descriptors and remembers why it has none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from skate import _object_ref
+from skate._worker.runtime import Runtime
+from skate.exceptions import ForkedProcessError
+
+_runtime: Runtime | None = None
+_forked_from = 0
+_initializer: Callable[[], None] | None = None
+_lock = threading.RLock()
+
+
+def get_runtime() -> Runtime:
+    """The runtime of this process; starts one with the defaults if there is none."""
+    runtime = _runtime
+    if runtime is not None:
+        return runtime
+    if _forked_from:
+        raise ForkedProcessError(pid=os.getpid(), parent_pid=_forked_from)
+    assert _initializer is not None
+    with _lock:
+        if _runtime is None:
+            _initializer()
+    assert _runtime is not None
+    return _runtime
+
+
+def runtime_or_none() -> Runtime | None:
+    return _runtime
+
+
+def set_runtime(runtime: Runtime | None) -> None:
+    global _runtime, _forked_from
+    _runtime = runtime
+    _forked_from = 0
+
+
+def set_initializer(initializer: Callable[[], None]) -> None:
+    """What to call when the API is used before init."""
+    global _initializer
+    _initializer = initializer
+
+
+def _after_fork_in_child() -> None:
+    global _runtime, _forked_from
+    if _runtime is not None:
+        _forked_from = _runtime.pid
+        _runtime.abandon()
+        _runtime = None
+    _object_ref.dropped.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+_object_ref.set_runtime_accessor(get_runtime)

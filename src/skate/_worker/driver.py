@@ -1,0 +1,79 @@
+"""How a driver starts a node daemon of its own and joins it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from skate._node.main import NodeConfig
+from skate._wire.messages import Hello
+from skate._worker.logs import LogPrinter
+from skate._worker.runtime import Runtime
+
+#: Modules worth sharing between workers when the driver has them.
+PRELOAD = ("numpy",)
+START_TIMEOUT_S = 60.0
+
+
+class LocalNode:
+    """A node daemon that this driver started, and the runtime that is connected to it."""
+
+    def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        config.control_fd = theirs.fileno()
+        self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
+        theirs.close()
+        self.runtime = Runtime(ours)
+        self._printer = LogPrinter(self.runtime.loop)
+        if log_to_driver:
+            self.runtime.on_logs = self._printer.print_lines
+        hello = Hello(
+            os.getpid(),
+            "driver",
+            sys_path=[path or os.getcwd() for path in sys.path],
+            cwd=os.getcwd(),
+            preload=[name for name in PRELOAD if name in sys.modules],
+            log_to_driver=log_to_driver,
+        )
+        try:
+            # The daemon boots on another core; what the first task needs is imported here meanwhile.
+            import skate._serialize.pickler  # noqa: F401
+
+            self.runtime.start(hello, START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the runtime, then make sure that the daemon is gone."""
+        self.runtime.close()
+        self._printer.flush()
+        deadline = time.monotonic() + 2.0
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                self.process.wait(deadline - time.monotonic())
+            except subprocess.TimeoutExpired:
+                break
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def _spawn(config: NodeConfig, control_fd: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    import msgspec
+
+    # Paths are handed over explicitly: the child skips site initialisation, which is a fifth of an interpreter's start.
+    code = "import sys; sys.path[:] = sys.argv.pop().split(':::'); from skate._node.main import main; main()"
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [package, *(path for path in sys.path if path)]
+    return subprocess.Popen(
+        [sys.executable, "-S", "-c", code, msgspec.json.encode(config).decode(), ":::".join(paths)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[control_fd],
+        start_new_session=True,
+        env=environment,
+    )

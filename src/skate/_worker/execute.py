@@ -1,0 +1,529 @@
+"""The executor's side of a task: from a received batch to results on the way back.
+
+    owner ──Tasks──▶ run queue ──▶ main thread: load arguments, call, store the value ──▶ outbox ──Results──▶ owner
+
+The main thread runs tasks, and reads the sockets itself while it has none. While a task runs, the I/O thread reads: it
+adds to the run queue, and sees to recalls, cancellations and closed streams.
+
+Results collect in the outbox while more tasks wait, and leave when the queue is empty, when FLUSH_S has passed, before the task
+blocks, and before a task that may run only once. A result must never wait for a long task behind it: while a batch
+runs, the I/O thread looks every FLUSH_S and sends what the main thread left.
+
+The id of the running task stands in this process's slot of the arena, where the daemon finds it after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ids import return_id
+from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
+from skate._serialize.failures import failure_of
+from skate._serialize.values import (
+    INLINE_BYTES_MAX,
+    NONE,
+    Serialized,
+    deserialize,
+    is_scalar,
+    serialize,
+    serialize_scalar,
+)
+from skate._store.layout import SLOT_TASK_BYTES, slot_offset
+from skate._wire import messages as m
+from skate._worker.functions import LoadedFunctions
+from skate._worker.interrupt import again_later, may_interrupt
+from skate._worker.peers import Peer
+from skate.exceptions import ObjectLostError, TaskInterrupt
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
+
+#: Longest time that a finished result stays in the outbox.
+FLUSH_S = 0.001
+#: Task events kept for the timeline before they are sent to the daemon.
+EVENTS_MAX = 2000
+CANCEL_SIGNAL = signal.SIGUSR2
+
+
+class Executor:
+    """Runs the tasks that owners send to this worker."""
+
+    def __init__(self, runtime: Runtime, slot: int) -> None:
+        self._runtime = runtime
+        self._queue: deque[tuple[Peer, Task]] = deque()
+        self._functions = LoadedFunctions()
+        offset = slot_offset(slot)
+        self._slot = memoryview(runtime.arena)[offset : offset + SLOT_TASK_BYTES]
+        #: The main thread: `run` sets it.
+        self._thread = 0
+        #: The task that the main thread is in, and its owner.
+        self._current: Task | None = None
+        self._owner: Peer | None = None
+        #: Results that have not been sent; guarded by `_outbox_lock`.
+        self._outbox: list[Result] = []
+        self._outbox_owner: Peer | None = None
+        self._outbox_lock = threading.Lock()
+        self._outbox_since = 0.0
+        self._timings: dict[bytes, tuple[int, float]] = {}
+        self._watching = False
+        self._blocked = 0
+        self._cancel: bytes = b""
+        self._consumed: dict[bytes, int] = {}
+        self._closed_streams: set[bytes] = set()
+        self._calls: dict[bytes, int] = {}
+        self._retiring = False
+        self._events: deque[tuple[str, bytes, float, float]] = deque(maxlen=100_000)
+        self._events_flushed = time.monotonic()
+        #: Wall clock minus performance counter: timeline stamps cost one clock read each.
+        self._epoch = time.time() - time.perf_counter()
+        self.resources: dict[str, float] = {}
+        self.gpu_ids: list[int] = []
+        self.tasks_run = 0
+        self.handlers: dict[type, Callable[[Peer, Any], None]] = {
+            m.Tasks: self._on_tasks,
+            m.Define: self._on_define,
+            m.Undefine: lambda _, message: self._functions.remove(message.fns),
+            m.Recall: self._on_recall,
+            m.Cancel: self._on_cancel,
+            m.Consumed: self._on_consumed,
+            m.CloseStream: self._on_close_stream,
+            m.AskTask: self._on_ask,
+        }
+
+    # -- messages: called by whoever reads, with the runtime's lock held ---------------------------------------
+
+    def _on_tasks(self, peer: Peer, message: m.Tasks) -> None:
+        if self._blocked:  # they crossed with the message that says so
+            peer.send(m.Returned([task.id for task in message.tasks], True))
+            return
+        self._queue.extend([(peer, task) for task in message.tasks])
+
+    def _on_define(self, peer: Peer, message: m.Define) -> None:
+        self._functions.add(message)
+        for ref in message.refs:
+            if ref.owner != self._runtime.process_id:
+                # Held until the function is forgotten: it may be loaded at any time before.
+                self._runtime.borrowing.register([ref.id], ref.owner)
+
+    def _on_recall(self, peer: Peer, message: m.Recall) -> None:
+        returned: list[bytes] = []
+        kept: list[tuple[Peer, Task]] = []
+        while self._queue and len(returned) < message.count:
+            owner, task = self._queue.pop()
+            if owner is peer:
+                returned.append(task.id)
+            else:
+                kept.append((owner, task))
+        self._queue.extend(reversed(kept))
+        peer.send(m.Returned(list(reversed(returned))))
+
+    def _on_cancel(self, peer: Peer, message: m.Cancel) -> None:
+        for index, (_, task) in enumerate(self._queue):
+            if task.id == message.id:
+                del self._queue[index]
+                peer.send(m.Results([self._cancelled_result(message.id)]))
+                return
+        current = self._current
+        if current is not None and current.id == message.id:
+            self._cancel = message.id
+            if message.recursive:
+                context = self._runtime.context
+                if context.prefix:
+                    self._runtime.submitter.cancel_children(context.prefix)
+            signal.pthread_kill(self._thread, CANCEL_SIGNAL)
+
+    def _cancelled_result(self, id: bytes) -> Result:
+        return Result(id, Failure(b""), ResultExtra(cancelled=True))
+
+    def _on_cancel_signal(self, signum: int, frame: Any) -> None:
+        """In the main thread, between two bytecodes of whatever it does."""
+        if not self._cancel or self._current is None or self._current.id != self._cancel:
+            self._cancel = b""
+            return
+        if may_interrupt(frame, also=_RUNS_USER_CODE):
+            self._cancel = b""
+            raise TaskInterrupt
+        again_later(signum)
+
+    def _on_consumed(self, peer: Peer, message: m.Consumed) -> None:
+        if message.id in self._consumed:
+            self._consumed[message.id] = message.count
+
+    def _on_close_stream(self, peer: Peer, message: m.CloseStream) -> None:
+        current = self._current
+        if current is not None and current.id == message.id:
+            self._closed_streams.add(message.id)
+            return
+        self._on_cancel(peer, m.Cancel(message.id, True))
+
+    def _on_ask(self, peer: Peer, message: m.AskTask) -> None:
+        peer.send(m.Answer(message.request, self._state_of(message.id)))
+
+    def _state_of(self, id: bytes) -> dict[str, Any]:
+        current = self._current
+        if current is not None and current.id == id:
+            return {"state": "running", "pid": os.getpid(), "blocked": self._blocked > 0}
+        for position, (_, task) in enumerate(self._queue):
+            if task.id == id:
+                running = self._task_name(current) if current is not None else ""
+                return {"state": "behind", "pid": os.getpid(), "position": position + 1, "running": running}
+        return {"state": "unknown", "pid": os.getpid()}
+
+    def on_control(self, message: m.AnyMessage) -> None:
+        if isinstance(message, m.LeaseStarted):
+            self.resources = message.resources
+            if self.gpu_ids != message.gpu_ids or message.gpu_ids:
+                self.gpu_ids = message.gpu_ids
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(id) for id in message.gpu_ids)
+        elif isinstance(message, m.CollectEvents):
+            self._send_events(message.request)
+        elif isinstance(message, m.Retire):
+            self._runtime._housekeeping()
+            if self._current is None and not self._queue and not self._runtime.table.entries:
+                self._retiring = True
+            else:
+                self._runtime.send(m.Ready())
+
+    def on_owner_dead(self, peer: Peer) -> None:
+        """Nobody waits for its tasks any more; the daemon ends this process if it is in one of them."""
+        self._queue = deque(item for item in self._queue if item[0] is not peer)
+
+    # -- the main thread ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run tasks for ever; the process ends by exit or by signal."""
+        self._thread = threading.get_ident()
+        signal.signal(CANCEL_SIGNAL, self._on_cancel_signal)
+        wait = self._runtime.loop.wait
+        while True:
+            wait(self._has_work)
+            self._run_queue()
+            if self._retiring:
+                self._leave()
+
+    def _has_work(self) -> bool:
+        return bool(self._queue) or self._retiring
+
+    def _run_queue(self) -> None:
+        if len(self._queue) > 1 and not self._watching:
+            self._watch()
+        perf_counter = time.perf_counter
+        while self._queue and not self._retiring:
+            try:
+                peer, task = self._queue.popleft()
+            except IndexError:
+                break  # recalled by the I/O thread meanwhile
+            if self._outbox and (self._outbox_owner is not peer or perf_counter() - self._outbox_since > FLUSH_S):
+                self.flush()
+            self._owner = peer
+            self._current = task
+            self._slot[:] = task.id
+            begin = perf_counter()
+            result = self._execute(peer, task)
+            end = perf_counter()
+            self._current = None
+            fn = task.fn
+            self._events.append((fn, task.id, begin, end))  # type: ignore[arg-type]
+            with self._outbox_lock:
+                if result is not None:
+                    if not self._outbox:
+                        self._outbox_since = end
+                        self._outbox_owner = peer
+                    self._outbox.append(result)
+                count, seconds = self._timings.get(fn, (0, 0.0))
+                self._timings[fn] = (count + 1, seconds + end - begin)
+            if task.extra is not None:
+                self._after(task, task.extra)
+        self._slot[:] = _NO_TASK
+        self.flush()
+        if len(self._events) >= EVENTS_MAX:
+            self._send_events(0)
+
+    def _after(self, task: Task, extra: Extra) -> None:
+        if extra.once:
+            self.flush()
+        if extra.max_calls:
+            self._calls[task.fn] = self._calls.get(task.fn, 0) + 1
+            if self._calls[task.fn] >= extra.max_calls:
+                self._retiring = True
+
+    def _leave(self) -> None:
+        """Give back what did not start, stay as long as others hold references to what this process owns, exit."""
+        runtime = self._runtime
+        with runtime.lock:
+            runtime.send(m.Retire())
+            self._give_back(leaving=True)
+        self._send_events(0)
+        runtime.loop.wait(lambda: not any(entry.borrowers for entry in list(runtime.table.entries.values())))
+        _exit_cleanly(self._runtime)
+
+    def _execute(self, peer: Peer, task: Task) -> Result | None:
+        """Run one task to its result."""
+        try:
+            extra = task.extra
+            context = self._runtime.context
+            context.enter(task.id, task.fn, task.depth + 1, extra.attempt if extra is not None else 0)
+            self.tasks_run += 1
+            function = self._functions.loaded(task.fn) or self._functions.load(task.fn)
+            if extra is None:
+                value = function(*deserialize(task.args)) if task.args else function()
+                if value is None:
+                    return Result(task.id, NONE)
+                if is_scalar(value):
+                    data = serialize_scalar(value)
+                    if len(data) <= INLINE_BYTES_MAX:
+                        return Result(task.id, data)
+                return self._store_results(peer, task, None, [value])
+            args, kwargs = self._load_arguments(task, extra)
+            if extra.generator:
+                produce = self._stream if extra.generator == "streaming" else self._dynamic
+                return produce(peer, task, extra, function(*args, **kwargs))
+            value = function(*args, **kwargs)
+            del args, kwargs  # so that what the task does not keep is gone before `kept` is decided
+            return self._store_results(peer, task, extra, self._split(value, extra.num_returns))
+        except TaskInterrupt:
+            return self._cancelled_result(task.id)
+        except BaseException as error:
+            return self._failed(peer, task, error)
+
+    def _failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
+        failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
+        error.__traceback__ = None
+        extra = task.extra
+        kept = self._settle(peer, extra.refs, []) if extra is not None and extra.refs else []
+        return Result(task.id, failure, ResultExtra(kept=kept) if kept else None)
+
+    def _task_name(self, task: Task) -> str:
+        return (task.extra.name if task.extra is not None else "") or self._functions.name(task.fn)
+
+    def task_name(self) -> str:
+        """The name of the running task, for the prefix of what it prints."""
+        current = self._current
+        return self._task_name(current) if current is not None else ""
+
+    def function_name(self) -> str:
+        current = self._current
+        return self._functions.name(current.fn) if current is not None else ""
+
+    # -- arguments ------------------------------------------------------------------------------------------------
+
+    def _load_arguments(self, task: Task, extra: Extra) -> tuple[list[Any], dict[str, Any]]:
+        loaded = deserialize(task.args) if task.args else ()
+        args, kwargs = loaded if type(loaded) is list else (loaded, {})
+        args = list(args)
+        if extra.args:
+            stored = [arg.id for arg in extra.args if type(arg.value) is int]
+            views = dict(zip(stored, self._runtime.store.views(stored), strict=True)) if stored else {}
+            for arg in extra.args:
+                data = views[arg.id] if type(arg.value) is int else arg.value
+                if data is None:
+                    raise ObjectLostError(object_id=arg.id.hex())
+                value = deserialize(data)  # type: ignore[arg-type]
+                if isinstance(arg.at, int):
+                    args[arg.at] = value
+                else:
+                    kwargs[arg.at] = value
+        return args, kwargs
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def _split(self, value: Any, num_returns: int) -> list[Any]:
+        if num_returns == 1:
+            return [value]
+        if num_returns == 0:
+            return [None]
+        values = list(value) if isinstance(value, (tuple, list)) or inspect.isgenerator(value) else None
+        if values is None or len(values) != num_returns:
+            got = f"{len(values)} values" if values is not None else f"a {type(value).__name__}"
+            raise ValueError(
+                f"{self.task_name()} has num_returns={num_returns}, so it must return a tuple or list of that many "
+                f"values; it returned {got}."
+            )
+        return values
+
+    def _store_results(self, peer: Peer, task: Task, extra: Extra | None, values: list[Any]) -> Result:
+        """Serialise the values; large ones go to the arena under the ids of the returns."""
+        stored: list[Any] = []
+        contained: list[list[RefInfo]] = []
+        keep_alive = []
+        for index, value in enumerate(values):
+            data, refs = self._store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
+            stored.append(data)
+            contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
+            keep_alive.append(refs)
+        values.clear()
+        del value  # the task is over: only references that it stored somewhere are kept
+        arguments = extra.refs if extra is not None else []
+        returned = [ref for refs in contained for ref in refs]
+        kept = self._settle(peer, arguments, returned) if arguments or returned else []
+        if len(stored) == 1 and not kept and not returned:
+            return Result(task.id, stored[0])
+        return Result(
+            task.id, stored[0], ResultExtra(more=stored[1:], contained=contained if returned else [], kept=kept)
+        )
+
+    def _store_value(self, peer: Peer, id: bytes, value: Any) -> tuple[bytes | int, Any]:
+        try:
+            serialized: Serialized = serialize(value)
+        except Exception as error:
+            from skate._serialize.diagnose import explain_unpicklable
+
+            raise explain_unpicklable(value, error, what=f"the value returned by {self.task_name()}") from error
+        if serialized.size > INLINE_BYTES_MAX:
+            return self._runtime.store.write(id, peer.process_id, serialized), serialized.refs
+        return serialized.to_bytes(), serialized.refs
+
+    def _settle(self, peer: Peer, arguments: list[RefInfo], returned: list[RefInfo]) -> list[bytes]:
+        """See borrow.py: nobody lets go of a reference before its owner knows who else has it."""
+        runtime = self._runtime
+        with runtime.lock:
+            runtime._housekeeping()  # what the task dropped is dropped
+            kept, requests = runtime.borrowing.settle_result(peer.process_id, arguments, returned)
+        if requests:
+            runtime.loop.wait(lambda: all(runtime.borrowing.answered(request) for request in requests))
+        return kept
+
+    def flush(self) -> None:
+        """Send the results that have collected. From any thread."""
+        with self._outbox_lock:
+            if not self._outbox:
+                return
+            results, self._outbox = self._outbox, []
+            timings = [Timing(fn, count, seconds) for fn, (count, seconds) in self._timings.items()]
+            self._timings = {}
+            assert self._outbox_owner is not None
+            self._outbox_owner.send(m.Results(results, timings))
+
+    def _watch(self) -> None:
+        """While several tasks run in a row, the I/O thread makes sure that no result waits for a long one."""
+        self._watching = True
+        self._runtime.loop.call_at(time.monotonic() + 2 * FLUSH_S, self._look_after_outbox)
+
+    def _look_after_outbox(self) -> None:
+        if self._outbox and time.perf_counter() - self._outbox_since > FLUSH_S:
+            self.flush()
+        if self._current is not None or self._queue:
+            self._runtime.loop.call_at(time.monotonic() + 2 * FLUSH_S, self._look_after_outbox)
+        else:
+            self._watching = False
+
+    # -- generators --------------------------------------------------------------------------------------------------
+
+    def _stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
+        """Send items as they are made, not further ahead of the consumer than allowed."""
+        runtime = self._runtime
+        id = task.id
+        self._consumed[id] = extra.skip
+        index = 0
+        try:
+            for value in generator:
+                index += 1
+                if index > extra.skip:
+                    data, refs = self._store_value(peer, return_id(id, index), value)
+                    inside = [RefInfo(ref._id, ref._owner) for ref in refs]
+                    if inside:
+                        self._settle(peer, [], inside)
+                    peer.send(m.Yielded(return_id(id, index), data, inside))
+                    del refs
+                del value
+                if index - self._consumed[id] >= extra.ahead and id not in self._closed_streams:
+                    runtime.block_until(
+                        lambda: index - self._consumed[id] < extra.ahead or id in self._closed_streams, None
+                    )
+                if id in self._closed_streams:
+                    generator.close()
+                    break
+        finally:
+            del self._consumed[id]
+            self._closed_streams.discard(id)
+        kept = self._settle(peer, extra.refs, []) if extra.refs else []
+        return Result(id, NONE, ResultExtra(kept=kept, items=index))
+
+    def _dynamic(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
+        """All items become returns of the task; its value is a generator of references to them."""
+        from skate._streaming import DynamicObjectRefGenerator
+
+        stored: list[Any] = []
+        contained: list[list[RefInfo]] = []
+        for index, value in enumerate(generator, start=1):
+            data, refs = self._store_value(peer, return_id(task.id, index), value)
+            stored.append(data)
+            contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
+        ids = [return_id(task.id, index + 1) for index in range(len(stored))]
+        first = DynamicObjectRefGenerator.serialized(ids, peer.process_id)
+        contained.insert(0, [RefInfo(id, peer.process_id) for id in ids])
+        returned = [ref for refs in contained[1:] for ref in refs]
+        kept = self._settle(peer, extra.refs, returned) if extra.refs or returned else []
+        return Result(task.id, first, ResultExtra(more=stored, contained=contained, kept=kept))
+
+    # -- blocking ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[None]:
+        """The running task waits for others: its CPU and the tasks behind it go elsewhere meanwhile."""
+        if threading.get_ident() != self._thread or self._current is None:
+            yield
+            return
+        self._blocked += 1
+        if self._blocked == 1:
+            self.flush()
+            with self._runtime.lock:
+                self._give_back(blocked=True)
+                self._runtime.send(m.Blocked())
+        try:
+            yield
+        finally:
+            self._blocked -= 1
+            if self._blocked == 0:
+                with self._runtime.lock:
+                    self._runtime.send(m.Unblocked())
+                    if self._owner is not None:
+                        self._owner.send(m.Ready())
+
+    def _give_back(self, *, blocked: bool = False, leaving: bool = False) -> None:
+        """Tasks that have not started go back to their owner, who is told that no more are welcome."""
+        ids = [task.id for _, task in self._queue]
+        self._queue.clear()
+        if self._owner is not None:
+            self._owner.send(m.Returned(ids, blocked, leaving))
+
+    # -- events ---------------------------------------------------------------------------------------------------------
+
+    def _send_events(self, request: int) -> None:
+        events: list[tuple[str, bytes, float, float]] = []
+        epoch = self._epoch
+        while self._events:
+            try:
+                fn, id, begin, end = self._events.popleft()
+            except IndexError:
+                break
+            events.append((self._functions.name(fn), id, begin + epoch, end + epoch))  # type: ignore[arg-type]
+        self._runtime.send(m.Events(request, events))
+
+    def tick(self) -> bool:
+        """Housekeeping; whether there is reason to come again."""
+        if self._events and self._current is None:
+            self._send_events(0)
+        return self._current is not None or bool(self._queue)
+
+
+_NO_TASK = bytes(SLOT_TASK_BYTES)
+#: Functions of ours that call user code: an exception there is an exception of the task.
+_RUNS_USER_CODE = frozenset({"_execute", "_stream", "_dynamic", "_split"})
+
+
+def _exit_cleanly(runtime: Runtime) -> None:
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    runtime._control.flush()
+    os._exit(0)

@@ -1,0 +1,101 @@
+"""Functions as they travel: pickled once by the owner, loaded once by each executor.
+
+A function's id is the hash of its pickled definition, so a function redefined under the same name is another function,
+and the same function sent by two owners is loaded once.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from skate._core.ids import function_id
+from skate._core.task import RefInfo
+from skate._object_ref import ObjectRef, collecting_refs
+from skate._wire.messages import Define
+
+#: Above this size a definition most likely captured data that should have been put into the object store.
+LARGE_DEFINITION_BYTES = 1 << 20
+
+
+class Function:
+    """A remote function, as its owner keeps it."""
+
+    __slots__ = ("__weakref__", "define", "id", "name", "refs")
+
+    def __init__(self, name: str, definition: bytes, refs: list[ObjectRef[Any]]) -> None:
+        self.id = function_id(definition)
+        self.name = name
+        #: What the function captured: kept alive as long as the function.
+        self.refs = refs
+        #: The message that makes it known to an executor.
+        self.define = Define(self.id, name, definition, [RefInfo(ref._id, ref._owner) for ref in refs])
+
+
+def export_function(function: Callable[..., Any], name: str) -> Function:
+    """Pickle a function by value if it has to be (`__main__`, closures, lambdas), by reference otherwise."""
+    import cloudpickle
+
+    from skate._serialize.diagnose import explain_unpicklable, largest_captures
+
+    with collecting_refs() as refs, io.BytesIO() as file:
+        try:
+            cloudpickle.Pickler(file, protocol=5).dump(function)
+        except Exception as error:
+            raise explain_unpicklable(function, error, what=f"the remote function {name}") from error
+        definition = file.getvalue()
+    if len(definition) > LARGE_DEFINITION_BYTES:
+        warnings.warn(
+            f"The remote function {name} is {len(definition) / 2**20:.1f} MB when pickled, because it captures "
+            f"{largest_captures(function)}. It is sent to every worker. Put large objects into the object store once "
+            "and pass the reference as an argument: ref = skate.put(value); f.remote(ref).",
+            stacklevel=4,
+        )
+    return Function(name, definition, refs)
+
+
+class LoadedFunctions:
+    """Functions that an executor has received. A definition is unpickled when its first task runs, not when it arrives."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[bytes, Define] = {}
+        self._loaded: dict[bytes, Callable[..., Any]] = {}
+
+    def add(self, define: Define) -> None:
+        self._definitions.setdefault(define.fn, define)
+
+    def remove(self, fns: list[bytes]) -> None:
+        for fn in fns:
+            self._definitions.pop(fn, None)
+            self._loaded.pop(fn, None)
+
+    def name(self, fn: bytes) -> str:
+        definition = self._definitions.get(fn)
+        return definition.name if definition is not None else fn.hex()[:8]
+
+    def refs(self, fn: bytes) -> list[RefInfo]:
+        return self._definitions[fn].refs
+
+    def loaded(self, fn: bytes) -> Callable[..., Any] | None:
+        return self._loaded.get(fn)
+
+    def load(self, fn: bytes) -> Callable[..., Any]:
+        import pickle
+
+        function: Callable[..., Any] = pickle.loads(self._definitions[fn].definition)
+        self._loaded[fn] = function
+        return function
+
+
+class Retired:
+    """Notes functions whose last user is gone; a finalizer only appends."""
+
+    def __init__(self) -> None:
+        self.ids: deque[bytes] = deque()
+
+    def watch(self, function: Function) -> None:
+        weakref.finalize(function, self.ids.append, function.id).atexit = False

@@ -1,0 +1,63 @@
+"""Ctrl-C at a bad moment.
+
+Python runs a signal handler between any two bytecodes of the main thread, and the default one raises KeyboardInterrupt
+right there. The thread that waits reads the sockets itself, so that could be between reading a result and noting it, and
+the result would be lost. So the driver's handler looks where the main thread is: inside the runtime's own bookkeeping the
+interrupt is put off for a millisecond; in user code, or while the runtime only waits, it is raised at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Functions of ours that only wait: nothing is half done there.
+WAITS = frozenset({"_poll", "_sleep_until", "_read_until"})
+#: Folders whose code keeps books; elsewhere in the package an interrupt does no harm.
+_BOOKS = tuple(_PACKAGE + folder + os.sep for folder in ("_worker", "_wire", "_core", "_store"))
+RETRY_S = 0.001
+
+_previous: Any = None
+
+
+def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -> bool:
+    """Whether an exception raised here leaves the runtime whole. Looks from the innermost frame outwards.
+
+    `also` names further functions of the runtime in which it does.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_BOOKS):
+            return code.co_name in WAITS or code.co_name in also
+        frame = frame.f_back
+    return True
+
+
+def again_later(signum: int) -> None:
+    """Send the signal to the main thread once more, shortly."""
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(RETRY_S, signal.pthread_kill, (main, signum))
+    timer.daemon = True
+    timer.start()
+
+
+def _on_interrupt(signum: int, frame: FrameType | None) -> None:
+    if may_interrupt(frame):
+        _previous(signum, frame)
+    else:
+        again_later(signum)
+
+
+def protect_from_interrupts() -> None:
+    """Take over Ctrl-C in the main thread, unless the user has a handler of his own."""
+    global _previous
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        _previous = signal.default_int_handler
+        signal.signal(signal.SIGINT, _on_interrupt)

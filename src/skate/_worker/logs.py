@@ -1,0 +1,62 @@
+"""What workers print, shown at the driver with a prefix that says who printed it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from skate._core.log_fold import Folder
+from skate._wire.messages import Line
+from skate._worker.loop import Loop
+
+
+class LogPrinter:
+    """Writes lines of workers to the driver's own stdout and stderr. Called by the loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._folders = {False: Folder(), True: Folder()}
+        self._timer = False
+
+    def print_lines(self, lines: list[Line]) -> None:
+        now = time.monotonic()
+        for is_error in (False, True):
+            folder = self._folders[is_error]
+            shown = []
+            for line in lines:
+                if line.is_error == is_error:
+                    prefix = f"({line.name} pid={line.pid}) " if line.name else f"(pid={line.pid}) "
+                    text = folder.add(prefix, line.text, now)
+                    if text is not None:
+                        shown.append(text)
+            self._write(is_error, shown)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer:
+            return
+        deadlines = [when for folder in self._folders.values() if (when := folder.next_deadline()) is not None]
+        if deadlines:
+            self._timer = True
+            self._loop.call_at(min(deadlines), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = False
+        self.flush(time.monotonic())
+        self._schedule()
+
+    def flush(self, now: float = float("inf")) -> None:
+        """Show the counts of repeated lines that are due; all of them by default."""
+        for is_error, folder in self._folders.items():
+            self._write(is_error, folder.flush(now))
+
+    def _write(self, is_error: bool, lines: list[str]) -> None:
+        if not lines:
+            return
+        # Looked up each time: notebooks and test runners replace the streams.
+        stream = sys.stderr if is_error else sys.stdout
+        try:
+            stream.write("\n".join(lines) + "\n")
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # the driver's own output is closed: there is nobody to show it to

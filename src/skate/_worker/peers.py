@@ -1,0 +1,97 @@
+"""Direct channels to other processes, made on demand by the node daemon.
+
+A message to a peer whose channel is still being made waits in its `outbox`. A peer is dead when the daemon has said so
+(PeerGone) *and* its channel has been read to the end: results that it sent before it died are never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from skate._wire.channel import Channel
+from skate._wire.messages import Connect, Message, PeerConnected, PeerGone
+
+
+class Peer:
+    """Another process, as this one sees it."""
+
+    __slots__ = ("channel", "ended", "functions", "gone", "lease", "outbox", "pid", "process_id")
+
+    def __init__(self, process_id: bytes) -> None:
+        self.process_id = process_id
+        self.pid = 0
+        self.channel: Channel | None = None
+        #: Messages that wait for the channel.
+        self.outbox: list[Message] = []
+        #: The channel has been read to its end.
+        self.ended = False
+        self.gone: PeerGone | None = None
+        #: The lease that this process holds on the peer, if any (submit.py).
+        self.lease: Any = None
+        #: Ids of functions that the peer has got from us.
+        self.functions: set[bytes] = set()
+
+    def send(self, message: Message) -> None:
+        if self.channel is not None:
+            self.channel.send(message)
+        elif self.gone is None:
+            self.outbox.append(message)
+
+
+class Peers:
+    """All peers of a process. Every method is called with the runtime's lock held."""
+
+    def __init__(self, send_to_daemon: Callable[[Message], None], on_dead: Callable[[Peer], None]) -> None:
+        self._send_to_daemon = send_to_daemon
+        self._on_dead = on_dead
+        self._peers: dict[bytes, Peer] = {}
+        self._by_channel: dict[Channel, Peer] = {}
+
+    def get(self, process_id: bytes) -> Peer:
+        """The peer; asks the daemon for a channel if there is none."""
+        peer = self._peers.get(process_id)
+        if peer is None:
+            peer = self._peers[process_id] = Peer(process_id)
+            self._send_to_daemon(Connect(process_id))
+        return peer
+
+    def known(self, process_id: bytes) -> Peer | None:
+        return self._peers.get(process_id)
+
+    def of(self, channel: Channel) -> Peer:
+        return self._by_channel[channel]
+
+    def all(self) -> list[Peer]:
+        return list(self._peers.values())
+
+    def on_connected(self, message: PeerConnected, channel: Channel) -> None:
+        peer = self._peers.get(message.process_id)
+        if peer is None:
+            peer = self._peers[message.process_id] = Peer(message.process_id)
+        peer.pid = message.pid
+        peer.channel = channel
+        self._by_channel[channel] = peer
+        for waiting in peer.outbox:
+            channel.send(waiting)
+        peer.outbox.clear()
+
+    def on_gone(self, message: PeerGone) -> None:
+        peer = self._peers.get(message.process_id)
+        if peer is None:
+            return
+        peer.gone = message
+        if peer.channel is None or peer.ended:
+            self._bury(peer)
+
+    def on_closed(self, channel: Channel) -> None:
+        peer = self._by_channel[channel]
+        peer.ended = True
+        if peer.gone is not None:
+            self._bury(peer)
+
+    def _bury(self, peer: Peer) -> None:
+        del self._peers[peer.process_id]
+        if peer.channel is not None:
+            del self._by_channel[peer.channel]
+        self._on_dead(peer)

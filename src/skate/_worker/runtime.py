@@ -1,0 +1,738 @@
+"""The one object inside every process that runs user code: driver and worker alike.
+
+It builds the parts, connects them, and offers what the public API needs: submit, get, put, wait, cancel.
+
+    public API ──▶ Runtime ──┬── Submitter   tasks that we own: queues, leases, retries
+                             ├── Borrowing   references that travel
+                             ├── Streams     generators that we consume
+                             ├── StoreClient shared memory
+                             ├── Peers       direct channels
+                             ├── Executor    tasks that we run (workers only)
+                             └── Loop        sockets, timers, one lock for all state
+
+Locking: `loop.lock` guards all tables. Message handlers run with it held, and neither block nor run user code. Serialising
+and deserialising user values happens outside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from skate._core.ids import FIRST_RETURN, PUT_INDEX, return_id
+from skate._core.ownership import Entry, ObjectTable, Pending
+from skate._core.task import Arg, Failure, RefInfo, Task
+from skate._object_ref import ObjectRef, dropped
+from skate._options import TaskOptions
+from skate._serialize.failures import error_of, failure_of
+from skate._serialize.values import (
+    INLINE_BYTES_MAX,
+    NONE,
+    Serialized,
+    deserialize,
+    is_scalar,
+    serialize,
+    serialize_scalar,
+)
+from skate._store.client import StoreClient
+from skate._store.layout import arena_file_bytes
+from skate._wire import messages as m
+from skate._wire.channel import Channel
+from skate._worker.arguments import StoredArguments, same_bytes
+from skate._worker.borrow import Borrowing
+from skate._worker.context import TaskContext
+from skate._worker.execute import Executor
+from skate._worker.functions import Function, Retired, export_function
+from skate._worker.loop import Loop
+from skate._worker.peers import Peer, Peers
+from skate._worker.streams import Streams
+from skate._worker.submit import Call, Submitter
+from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
+
+_COUNTER_BYTES = 4
+
+
+class Runtime:
+    """See the module's docstring."""
+
+    def __init__(self, control: socket.socket, *, slot: int | None = None, arena_fd: int | None = None) -> None:
+        """A worker is born with a slot and the arena; a driver receives the arena with the daemon's welcome."""
+        self.pid = os.getpid()
+        self.is_driver = slot is None
+        self.table = ObjectTable()
+        self.loop = Loop(self._handle, self._on_closed, self._tick)
+        self.lock = self.loop.lock
+        self._control = Channel(control, carries_fds=True, name="daemon")
+        self.peers = Peers(self.send, self._on_peer_dead)
+        self.submitter = Submitter(self)
+        self.borrowing = Borrowing(self)
+        self.streams = Streams(self)
+        self.executor: Executor | None = None
+        self.store: StoreClient
+        self.context = TaskContext(os.urandom(16))
+        self.welcome: m.Welcome
+        self.process_id = b""
+        self._slot = slot
+        self._arena_fd = arena_fd
+        self._welcomed = False
+        self._retired_functions = Retired()
+        self._stored_arguments = StoredArguments()
+        self._requests = itertools.count(1)
+        self._replies: dict[int, Any] = {}
+        #: Set when the node daemon is gone: nothing works any more, and this says why.
+        self.broken: NodeDiedError | None = None
+        self.closed = False
+        self.on_logs: Callable[[list[m.Line]], None] = lambda lines: None
+        self._said_goodbye = False
+        self._pool: Any = None
+        #: What `init` was told that concerns the whole job.
+        self.settings: dict[str, Any] = {}
+        self._handlers: dict[type, Callable[[Peer, Any], None]] = {
+            m.Results: self.submitter.on_results,
+            m.Returned: self.submitter.on_returned,
+            m.Ready: lambda peer, _: self.submitter.on_ready(peer),
+            m.Fetch: self.borrowing.on_fetch,
+            m.Fetched: self.borrowing.on_fetched,
+            m.Borrow: self.borrowing.on_borrow,
+            m.Borrowed: lambda _, message: self.borrowing.on_borrowed(message),
+            m.Release: self.borrowing.on_release,
+            m.Yielded: self.streams.on_yielded,
+            m.Answer: lambda _, message: self._on_reply(message),
+            m.AskRef: self._on_ask_ref,
+            m.CancelRef: lambda _, message: self._cancel_locked(message.id, message.force, message.recursive),
+        }
+        self.loop.add(self._control)
+
+    # -- start and end ----------------------------------------------------------------------------------
+
+    def start(self, hello: m.Hello, timeout: float) -> None:
+        """Say hello to the daemon and wait for its welcome."""
+        self._control.send(hello)
+        self.loop.start()
+        if not self.loop.wait(lambda: self._welcomed or self.broken, time.monotonic() + timeout):
+            raise NodeDiedError(f"the node daemon did not answer within {timeout:.0f} s of its start.")
+        if self.broken:
+            raise self.broken
+
+    def _on_welcome(self, message: m.Welcome) -> None:
+        """Build what depends on it, before the next message is looked at: that may be the first task."""
+        self.welcome = message
+        self.process_id = message.process_id
+        fd = self._control.fds.popleft() if self._arena_fd is None else self._arena_fd
+        self.arena = mmap.mmap(fd, arena_file_bytes(message.arena_bytes))
+        os.close(fd)
+        self.store = StoreClient(self.arena, message.arena_bytes, self.send, self.request, self.process_id)
+        if self._slot is not None:
+            self.executor = Executor(self, self._slot)
+            self._handlers.update(self.executor.handlers)
+        self._welcomed = True
+
+    def close(self) -> None:
+        """End the runtime of a driver: the daemon kills the workers, brings the last log lines and exits."""
+        if self.closed:
+            return
+        self.closed = True
+        if not self.broken:
+            self.send(m.Shutdown())
+            self.loop.wait(lambda: self._said_goodbye or self.broken, time.monotonic() + 2.0)
+        self._stored_arguments.forget_all()
+        with self.lock:
+            self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self.loop.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: this runtime is the parent's."""
+        self.closed = True
+        self.loop.abandon()
+
+    # -- messages -----------------------------------------------------------------------------------------
+
+    def send(self, message: m.Message) -> None:
+        """To the node daemon."""
+        self._control.send(message)
+
+    def request(self, make: Callable[[int], m.Message]) -> Any:
+        """Ask the node daemon and wait for the reply. Not with the lock held."""
+        return self.ask(self._control.send, make)
+
+    def ask(
+        self, send: Callable[[m.Message], None], make: Callable[[int], m.Message], deadline: float | None = None
+    ) -> Any:
+        """Send a request and wait for its reply; None if the deadline passed."""
+        number = next(self._requests)
+        replies = self._replies
+        send(make(number))
+        self.loop.wait(lambda: number in replies or self.broken or self.closed, deadline)
+        if number in replies:
+            return replies.pop(number)
+        if self.broken:
+            raise self.broken
+        return None
+
+    def _handle(self, channel: Channel, messages: list[m.AnyMessage]) -> None:
+        if channel is self._control:
+            for message in messages:
+                self._handle_control(message)
+        else:
+            peer = self.peers.of(channel)
+            handlers = self._handlers
+            for message in messages:
+                handlers[type(message)](peer, message)
+        self._housekeeping()
+
+    def _handle_control(self, message: m.AnyMessage) -> None:
+        match message:
+            case m.LeaseGranted():
+                self.submitter.on_granted(message, self.peers.get(message.process_id))
+            case m.LeaseReclaim():
+                self.submitter.on_reclaim(message)
+            case m.Allocated() | m.Pinned() | m.StoreFull() | m.Answer():
+                self._on_reply(message)
+            case m.PeerConnected():
+                channel = Channel(socket.socket(fileno=self._control.fds.popleft()))
+                self.loop.add(channel)
+                self.peers.on_connected(message, channel)
+            case m.PeerGone():
+                self.peers.on_gone(message)
+            case m.LeaseInfeasible():
+                self.submitter.on_infeasible(message)
+            case m.Logs():
+                self.on_logs(message.lines)
+            case m.Welcome():
+                self._on_welcome(message)
+            case m.Goodbye():
+                self._said_goodbye = True
+            case _:
+                if self.executor is not None:
+                    self.executor.on_control(message)
+
+    def _on_reply(self, message: Any) -> None:
+        self._replies[message.request] = message
+
+    def _on_closed(self, channel: Channel) -> None:
+        if channel is not self._control:
+            self.peers.on_closed(channel)
+            self._housekeeping()
+            return
+        if self._said_goodbye or self.closed:
+            self.broken = self.broken or NodeDiedError("skate.shutdown() was called.")
+            return
+        self.broken = NodeDiedError(pid=self.welcome.daemon_pid if self._welcomed else 0)
+        if self.executor is not None:
+            os._exit(1)  # a worker without its daemon has nobody to work for
+        self._fail_pending(self.broken)
+
+    def _fail_pending(self, error: BaseException) -> None:
+        failure = failure_of(error)
+        for id, entry in list(self.table.entries.items()):
+            if entry.value is None:
+                if entry.pending is not None and entry.pending.stream is not None:
+                    entry.pending.stream.on_failure(failure)
+                self.table.resolve(id, entry, failure)
+
+    def _on_peer_dead(self, peer: Peer) -> None:
+        if peer.lease is not None:
+            assert peer.gone is not None
+            self.submitter.on_worker_dead(peer.lease, peer.gone)
+        self.borrowing.on_peer_dead(peer)
+        if self.executor is not None:
+            self.executor.on_owner_dead(peer)
+
+    # -- housekeeping -------------------------------------------------------------------------------------------
+
+    def _housekeeping(self) -> None:
+        """Act on references that were dropped and objects that became free. With the lock held."""
+        table = self.table
+        if dropped:
+            count = len(dropped)
+            popleft = dropped.popleft
+            table.drop([popleft() for _ in range(count)])
+        self.streams.drain()
+        freed = table.take_freed()
+        if freed:
+            self._let_go(freed)
+        if self._welcomed and not self.closed:
+            self.store.drain()
+        retired = self._retired_functions.ids
+        if retired:
+            self._undefine([retired.popleft() for _ in range(len(retired))])
+
+    def _let_go(self, freed: list[tuple[bytes, Entry]]) -> None:
+        stored = []
+        borrowed = []
+        for id, entry in freed:
+            if entry.owner:
+                borrowed.append((id, entry))
+            elif type(entry.value) is int:
+                stored.append(id)
+        if stored:
+            self.free_stored(stored)
+        if borrowed:
+            self.borrowing.release(borrowed)
+
+    def free_stored(self, ids: list[bytes]) -> None:
+        self.send(m.Free(ids))
+
+    def _undefine(self, fns: list[bytes]) -> None:
+        for peer in self.peers.all():
+            known = [fn for fn in fns if fn in peer.functions]
+            if known:
+                peer.functions.difference_update(known)
+                peer.send(m.Undefine(known))
+        self.submitter.forget_functions(fns)
+
+    def _tick(self) -> bool:
+        if not self._welcomed or self.closed:
+            return False
+        self._stored_arguments.forget_old()
+        self._housekeeping()
+        busy = bool(self.table.entries) or self.store.pinned > 0
+        if self.executor is not None:
+            busy = self.executor.tick() or busy
+        if not busy:
+            self.store.return_chunk()
+        return busy
+
+    # -- references ---------------------------------------------------------------------------------------------
+
+    def adopt(self, id: bytes, owner: bytes) -> ObjectRef[Any]:
+        """A reference arrived inside a value."""
+        with self.lock:
+            self.table.adopt(id, b"" if owner == self.process_id else owner)
+        if self.loop.dormant:
+            self.loop.stir()
+        return ObjectRef(id, owner)
+
+    def keep_for_good(self, ref: ObjectRef[Any]) -> None:
+        """A reference was pickled by hand: nobody can know who will load it, so its object stays until shutdown."""
+        with self.lock:
+            self.table.hold(ref._id, b"" if ref._owner == self.process_id else ref._owner)
+
+    def new_id(self, index: bytes) -> bytes:
+        """The id of the next thing that the current task creates. With the lock held."""
+        context = self.context
+        context.counter += 1
+        return (context.prefix or context.make_prefix()) + context.counter.to_bytes(_COUNTER_BYTES, "big") + index
+
+    # -- put ------------------------------------------------------------------------------------------------------
+
+    def put(self, value: object) -> ObjectRef[Any]:
+        if is_scalar(value) and not (type(value) is bytes and len(value) > INLINE_BYTES_MAX):
+            data: bytes | int = serialize_scalar(value)
+            with self.lock:
+                id = self.new_id(PUT_INDEX)
+                self.table.entries[id] = Entry(1, 0, data)
+        else:
+            id = self._put_serialized(self._serialize(value, what="the value given to put"))
+        if self.loop.dormant:
+            self.loop.stir()
+        return ObjectRef(id, self.process_id)
+
+    def _put_serialized(self, value: Serialized) -> bytes:
+        """Store a value of ours under a new id that has one reference."""
+        with self.lock:
+            id = self.new_id(PUT_INDEX)
+        stored = self.store.write(id, self.process_id, value) if value.size > INLINE_BYTES_MAX else value.to_bytes()
+        with self.lock:
+            for ref in value.refs:
+                self.table.hold(ref._id)
+            inside = [ref._id for ref in value.refs] or None
+            self.table.entries[id] = Entry(1, 0, stored, contained=inside)
+            self._housekeeping()
+        return id
+
+    def _serialize(self, value: object, *, what: str) -> Serialized:
+        try:
+            return serialize(value)
+        except Exception as error:
+            from skate._serialize.diagnose import explain_unpicklable
+
+            raise explain_unpicklable(value, error, what=what) from error
+
+    # -- submit ---------------------------------------------------------------------------------------------------
+
+    def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
+        runtime_env = options.runtime_env or {}
+        env = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
+        with self.lock:
+            cls = self.submitter.scheduling_class(options.resources_needed(), env)
+        return Call(self, function, cls, options, generator=generator)
+
+    def export(self, function: Callable[..., Any], name: str) -> Function:
+        exported = export_function(function, name)
+        self._retired_functions.watch(exported)
+        return exported
+
+    def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Start a task; a reference to its result (or what its number of returns makes of that)."""
+        if kwargs or not call.plain:
+            return self._submit_any(call, args, kwargs)
+        for value in args:
+            if not is_scalar(value):
+                return self._submit_any(call, args, kwargs)
+        payload = serialize_scalar(args) if args else b""
+        if len(payload) > INLINE_BYTES_MAX:
+            return self._submit_any(call, args, kwargs)
+        context = self.context
+        submitter = self.submitter
+        with self.lock:
+            if self.broken:
+                raise self.broken
+            context.counter += 1
+            id = (
+                (context.prefix or context.make_prefix())
+                + context.counter.to_bytes(_COUNTER_BYTES, "big")
+                + FIRST_RETURN
+            )
+            task = Task(id, call.fn, payload, context.depth)
+            self.table.entries[id] = Entry(1, 1, None, b"", task, call)
+            cls = call.cls
+            queue = cls.queue
+            queue.append(task)
+            submitter.submitted += 1
+            if cls.idle or len(queue) >= cls.push_at:
+                submitter.push(cls)
+        if self.loop.dormant:
+            self.loop.stir()
+        return ObjectRef(id, self.process_id)
+
+    def _submit_any(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The general case: references among the arguments or inside them, keywords, large values, several returns."""
+        extra = call.new_extra()
+        refs: list[tuple[int | str, ObjectRef[Any]]] = []
+        plain = list(args)
+        for position, value in enumerate(plain):
+            if isinstance(value, ObjectRef):
+                refs.append((position, value))
+                plain[position] = None
+        if kwargs:
+            kwargs = dict(kwargs)
+            for name, value in kwargs.items():
+                if isinstance(value, ObjectRef):
+                    refs.append((name, value))
+                    kwargs[name] = None
+        what = f"an argument of {call.name}"
+        serialized = self._serialize_args(plain, kwargs, what)
+        if serialized.size > INLINE_BYTES_MAX:
+            refs.extend(self._store_large(plain, kwargs, what))
+            serialized = self._serialize_args(plain, kwargs, what)
+        payload = serialized.to_bytes()
+        nested = serialized.refs
+        with self.lock:
+            if self.broken:
+                raise self.broken
+            context = self.context
+            table = self.table
+            id = self.new_id(FIRST_RETURN)
+            task = Task(id, call.fn, payload, context.depth, extra)
+            pending = Pending(holds=[*(ref._id for _, ref in refs), *(ref._id for ref in nested)])
+            for ref in itertools.chain((ref for _, ref in refs), nested):
+                table.hold(ref._id)
+            extra.refs = [RefInfo(ref._id, ref._owner) for ref in nested]
+            entry = Entry(1, 1, None, b"", task, call, pending)
+            table.entries[id] = entry
+            for index in range(1, call.num_returns):
+                table.entries[return_id(id, index)] = Entry(1, 1)
+            if call.num_returns == 0:
+                entry.refs = 0
+            if call.generator == "streaming":
+                pending.stream = self.streams.open(id)
+            self.submitter.submitted += 1
+            self._resolve_args(entry, refs)
+            if not pending.missing and entry.task is not None:
+                self._arguments_ready(id, entry)
+        if self.loop.dormant:
+            self.loop.stir()
+        return self._returned_refs(call, id)
+
+    def _returned_refs(self, call: Call, id: bytes) -> Any:
+        me = self.process_id
+        if call.generator == "streaming":
+            from skate._streaming import ObjectRefGenerator
+
+            return ObjectRefGenerator(id)
+        if call.num_returns == 1:
+            return ObjectRef(id, me)
+        if call.num_returns == 0:
+            return None
+        return [ObjectRef(return_id(id, index), me) for index in range(call.num_returns)]
+
+    def _serialize_args(self, args: list[Any], kwargs: dict[str, Any], what: str) -> Serialized:
+        # A list marks keywords: a task without them carries its arguments as a tuple.
+        return self._serialize([tuple(args), kwargs] if kwargs else tuple(args), what=what)
+
+    def _store_large(
+        self, args: list[Any], kwargs: dict[str, Any], what: str
+    ) -> list[tuple[int | str, ObjectRef[Any]]]:
+        """Move large arguments into the object store, in place; what is left must fit into a message."""
+        moved: list[tuple[int | str, ObjectRef[Any]]] = []
+        places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        sizes = [(self._serialize(value, what=what), at) for at, value in places]
+        left = sum(value.size for value, _ in sizes)
+        for value, at in sorted(sizes, key=lambda pair: -pair[0].size):
+            if left <= INLINE_BYTES_MAX // 2:
+                break
+            left -= value.size
+            if isinstance(at, int):
+                original, args[at] = args[at], None
+            else:
+                original, kwargs[at] = kwargs[at], None
+            moved.append((at, self._store_argument(original, value)))
+        return moved
+
+    def _store_argument(self, original: Any, value: Serialized) -> ObjectRef[Any]:
+        """A reference to the value in the store; what was stored for the same value before is used again."""
+        with self.lock:
+            ref = self._stored_arguments.find(original)
+        if ref is not None and not value.refs:
+            view = self.store.views([ref._id])[0]
+            if view is None or not same_bytes(value, view):
+                ref = None
+        if ref is None:
+            ref = ObjectRef(self._put_serialized(value), self.process_id)
+        with self.lock:
+            self._stored_arguments.remember(original, ref)
+        return ref
+
+    def _resolve_args(self, entry: Entry, refs: list[tuple[int | str, ObjectRef[Any]]]) -> None:
+        """Put the values of arguments that are references into the task, now or when they are there."""
+        pending = entry.pending
+        task = entry.task
+        assert pending is not None and task is not None and task.extra is not None
+        id = task.id
+
+        for at, ref in refs:
+            arg = Arg(at, ref._id, ref._owner, b"")
+            task.extra.args.append(arg)
+            source = self.table.entries[ref._id]
+            if source.value is not None:
+                self._fill(entry, arg, source)
+                if entry.task is None:
+                    return  # an argument is an error: the task has failed
+                continue
+            pending.missing += 1
+
+            def arrived(_: bytes, source: Entry, arg: Arg = arg) -> None:
+                if entry.task is None:
+                    return
+                self._fill(entry, arg, source)
+                pending.missing -= 1
+                if not pending.missing and entry.task is not None:
+                    self._arguments_ready(id, entry)
+
+            self.table.when_resolved(source, arrived)
+            if source.owner:
+                self.borrowing.fetch(ref._id, source)
+
+    def _fill(self, entry: Entry, arg: Arg, source: Entry) -> None:
+        task = entry.task
+        assert task is not None and task.extra is not None
+        value = source.value
+        if type(value) is Failure:
+            self.submitter.fail_with(task.id, entry, value)
+            return
+        assert isinstance(value, (bytes, int))
+        arg.value = value
+        if source.contained:
+            task.extra.refs.extend(self.borrowing.describe(source.contained))
+
+    def _arguments_ready(self, id: bytes, entry: Entry) -> None:
+        assert entry.task is not None
+        self.submitter.enqueue(entry.call.cls, entry.task)
+
+    # -- get ----------------------------------------------------------------------------------------------------
+
+    def get(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Any]:
+        """The values, in order; raises the first error among them."""
+        entries = self.table.entries
+        waiting = False
+        for ref in refs:
+            entry = entries.get(ref._id)
+            if entry is None:
+                raise ObjectLostError(object_id=ref.hex())
+            if entry.value is None:
+                waiting = True
+                break
+        if waiting:
+            self._wait_for_all(refs, timeout)
+        out: list[Any] = []
+        append = out.append
+        stored: list[tuple[int, bytes]] = []
+        for position, ref in enumerate(refs):
+            value = entries[ref._id].value
+            if type(value) is bytes:
+                append(None if value == NONE else deserialize(value))
+            elif type(value) is int:
+                append(None)
+                stored.append((position, ref._id))
+            else:
+                assert isinstance(value, Failure)
+                raise error_of(value)
+        if stored:
+            views = self.store.views([id for _, id in stored])
+            for (position, id), view in zip(stored, views, strict=True):
+                if view is None:
+                    raise ObjectLostError(object_id=id.hex())
+                out[position] = deserialize(view)
+        return out
+
+    def _wait_for_all(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> None:
+        entries = self.table.entries
+        self._fetch_missing(refs)
+        at = 0
+        count = len(refs)
+
+        def ready() -> bool:
+            nonlocal at
+            while at < count:
+                value = entries[refs[at]._id].value
+                if value is None:
+                    return False
+                if type(value) is Failure:
+                    return True
+                at += 1
+            return True
+
+        if not self.block_until(ready, timeout):
+            missing = sum(1 for ref in refs if entries[ref._id].value is None)
+            raise GetTimeoutError(timeout_s=timeout, pending=missing, total=count)
+
+    def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
+        """Ask the owners of borrowed objects for their values."""
+        me = self.process_id
+        if any(ref._owner != me for ref in refs):
+            with self.lock:
+                for ref in refs:
+                    entry = self.table.entries.get(ref._id)
+                    if entry is not None and entry.owner and entry.value is None:
+                        self.borrowing.fetch(ref._id, entry)
+
+    def block_until(self, ready: Callable[[], object], timeout: float | None) -> bool:
+        """Wait; a task that waits gives its CPU back meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self.executor is None or (timeout is not None and timeout <= 0):
+            return self.loop.wait(ready, deadline)
+        with self.executor.blocking():
+            return self.loop.wait(ready, deadline)
+
+    def wait(
+        self, refs: Sequence[ObjectRef[Any]], num_returns: int, timeout: float | None
+    ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
+        entries = self.table.entries
+        self._fetch_missing(refs)
+        unready = list(refs)
+        found: list[bytes] = []
+
+        def ready() -> bool:
+            nonlocal unready
+            still = []
+            for ref in unready:
+                entry = entries.get(ref._id)
+                if entry is None or entry.value is not None:
+                    found.append(ref._id)
+                else:
+                    still.append(ref)
+            unready = still
+            return len(found) >= num_returns
+
+        self.block_until(ready, timeout)
+        chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
+        return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
+
+    # -- futures and event loops --------------------------------------------------------------------------------
+
+    def when_ready(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
+        """Call back once the value (or error) is there; from any thread, so it must be quick and must not raise."""
+        with self.lock:
+            entry = self.table.entries.get(ref._id)
+            if entry is None or entry.value is not None:
+                callback()
+                return
+            self.table.when_resolved(entry, lambda id, entry: callback())
+            if entry.owner:
+                self.borrowing.fetch(ref._id, entry)
+
+    def future(self, ref: ObjectRef[Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.when_ready(ref, lambda: self._background().submit(_settle_future, self, ref, future))
+        return future
+
+    def _background(self) -> Any:
+        """A thread that turns values into results of futures: deserialising runs user code, which handlers must not."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="skate-futures")
+        return self._pool
+
+    async def awaitable(self, ref: ObjectRef[Any]) -> Any:
+        import asyncio
+
+        entry = self.table.entries.get(ref._id)
+        if entry is None or entry.value is None:
+            loop = asyncio.get_running_loop()
+            arrived = asyncio.Event()
+
+            def tell() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(arrived.set)
+
+            self.when_ready(ref, tell)
+            if self.executor is None:
+                await arrived.wait()
+            else:
+                with self.executor.blocking():
+                    await arrived.wait()
+        return self.get([ref], None)[0]
+
+    # -- cancel ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, id: bytes, *, force: bool, recursive: bool) -> None:
+        with self.lock:
+            self._cancel_locked(id, force, recursive)
+            self._housekeeping()
+        self.loop.notify()
+
+    def _cancel_locked(self, id: bytes, force: bool, recursive: bool) -> None:
+        entry = self.table.entries.get(id)
+        if entry is not None and entry.owner:
+            self.peers.get(entry.owner).send(m.CancelRef(id, force, recursive))
+        else:
+            self.submitter.cancel(id[:16] + FIRST_RETURN, force=force, recursive=recursive)
+
+    # -- seeing inside --------------------------------------------------------------------------------------------
+
+    def query(self, what: str) -> Any:
+        answer = self.request(lambda number: m.Query(number, what))
+        return answer.body if answer is not None else None
+
+    def _on_ask_ref(self, peer: Peer, message: m.AskRef) -> None:
+        from skate._worker.why import explain_locally
+
+        peer.send(m.Answer(message.request, explain_locally(self, message.id)))
+
+    def statistics(self) -> dict[str, Any]:
+        with self.lock:
+            return {
+                **self.submitter.statistics(),
+                **self.table.statistics(),
+                **self.borrowing.statistics(),
+                **self.streams.statistics(),
+            }
+
+
+def _settle_future(runtime: Runtime, ref: ObjectRef[Any], future: Future[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(runtime.get([ref], None)[0])
+    except BaseException as error:
+        future.set_exception(error)

@@ -1,0 +1,623 @@
+"""The owner's side of a task: from a queue to a leased worker, and back with the result.
+
+    f.remote(x) ── queue of its scheduling class ── push ──▶ leased worker
+                                                              │
+       get(ref) ◀── object table ◀── results / crash / recall ┘
+
+Tasks of one shape (resources, environment) wait in one queue. The owner asks the node daemon for workers of that shape
+(leases), and keeps about two milliseconds of work on the way to each. A task leaves at once when a leased worker is
+idle; while all are busy, tasks collect, and the next reply takes them along in one message.
+
+Every method is called with the runtime's lock held, and none blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ids import return_id
+from skate._core.ownership import Entry, Pending
+from skate._core.pipelining import Estimates
+from skate._core.task import Extra, Failure, RefInfo, Result, Task
+from skate._serialize.failures import error_of, failure_of
+from skate._wire.messages import (
+    Cancel,
+    KillWorker,
+    LeaseDemand,
+    LeaseGranted,
+    LeaseInfeasible,
+    LeaseReclaim,
+    LeaseReturn,
+    PeerGone,
+    Recall,
+    Results,
+    Returned,
+    Tasks,
+)
+from skate._worker.functions import Function
+from skate._worker.peers import Peer
+from skate.exceptions import (
+    OutOfMemoryError,
+    RuntimeEnvSetupError,
+    TaskCancelledError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
+
+if TYPE_CHECKING:
+    from skate._options import TaskOptions
+    from skate._worker.runtime import Runtime
+
+#: Tasks that collect before another attempt to push, while every worker is busy.
+COLLECT_MAX = 256
+#: An idle lease goes back to the daemon after this; the daemon can ask for it sooner. A driver may be a person who
+#: thinks; a task that is done with its children needs their workers no more, and others wait for them.
+IDLE_LEASE_S = 0.1
+IDLE_LEASE_OF_TASK_S = 0.002
+#: A worker that gave no result for this long while it has more than one task is taken to be in a long one.
+STUCK_S = 0.004
+#: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
+ZERO_CPU_LEASES = 4
+
+
+class SchedulingClass:
+    """Tasks that can run on the same workers."""
+
+    __slots__ = ("cap", "demand", "depth", "env", "idle", "key", "leases", "push_at", "queue", "resources")
+
+    def __init__(self, key: int, resources: dict[str, float], env: dict[str, str], cap: int) -> None:
+        self.key = key
+        self.resources = resources
+        self.env = env
+        #: Most leases that this machine can give at a time.
+        self.cap = cap
+        self.queue: deque[Task] = deque()
+        self.leases: list[Lease] = []
+        #: Leases with nothing in flight that take tasks.
+        self.idle: list[Lease] = []
+        #: Leases asked for and not granted yet, as the daemon knows it.
+        self.demand = 0
+        #: Nesting of the task that last asked.
+        self.depth = 0
+        #: Length of the queue at which the next push is tried.
+        self.push_at = 1
+
+
+class Lease:
+    """The right to use one worker."""
+
+    __slots__ = ("blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer")
+
+    def __init__(self, id: int, cls: SchedulingClass, peer: Peer) -> None:
+        self.id = id
+        self.cls = cls
+        self.peer = peer
+        #: Tasks sent and not answered, in order.
+        self.inflight: dict[bytes, Task] = {}
+        #: Estimated time of those.
+        self.load_s = 0.0
+        #: Its task waits for others: it takes no tasks until it says Ready.
+        self.blocked = False
+        #: To be returned as soon as nothing is in flight.
+        self.closing = False
+        self.idle_since = 0.0
+        self.last_result = 0.0
+
+
+class Call:
+    """A remote function with its options, prepared so that submitting costs nothing per option."""
+
+    __slots__ = (
+        "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns", "plain",
+        "retry_exceptions", "runtime",
+    )  # fmt: skip
+
+    def __init__(
+        self, runtime: Runtime, function: Function, cls: SchedulingClass, options: TaskOptions, *, generator: str
+    ) -> None:
+        self.runtime = runtime
+        self.function = function
+        self.fn = bytes(function.id)
+        self.cls = cls
+        self.name = options.name or function.name
+        self.max_retries = options.max_retries
+        self.retry_exceptions = options.retry_exceptions
+        self.generator = generator
+        self.num_returns = options.num_returns if isinstance(options.num_returns, int) else 1
+        self.ahead = options._generator_backpressure_num_objects or GENERATOR_AHEAD
+        self.extra = Extra(
+            num_returns=self.num_returns,
+            generator=generator,
+            ahead=self.ahead if generator == "streaming" else 0,
+            name=options.name or "",
+            once=self.max_retries == 0,
+            max_calls=options.max_calls,
+        )
+        #: A task of this call needs nothing but its four fields.
+        self.plain = self.extra == Extra()
+
+    def new_extra(self) -> Extra:
+        e = self.extra
+        return Extra([], e.num_returns, e.generator, e.ahead, e.name, 0, e.once, e.max_calls, [], 0)
+
+
+#: Items that a streaming generator may be ahead of its consumer.
+GENERATOR_AHEAD = 64
+
+
+class Submitter:
+    """The tasks that this process owns."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._table = runtime.table
+        self._classes: dict[Any, SchedulingClass] = {}
+        self._by_key: dict[int, SchedulingClass] = {}
+        self._leases: dict[int, Lease] = {}
+        self.estimates = Estimates()
+        self._idle_timer = False
+        self._idle_lease_s = IDLE_LEASE_S if runtime.is_driver else IDLE_LEASE_OF_TASK_S
+        self._recall_timer = False
+        self.submitted = 0
+        self.finished = 0
+
+    # -- classes and calls ------------------------------------------------------------------------------
+
+    def scheduling_class(self, resources: dict[str, float], env: dict[str, str]) -> SchedulingClass:
+        name = (tuple(sorted(resources.items())), tuple(sorted(env.items())))
+        cls = self._classes.get(name)
+        if cls is None:
+            total = self._runtime.welcome.resources
+            needed = [total.get(kind, 0.0) / amount for kind, amount in resources.items() if amount > 0]
+            cap = max(1, int(min(needed))) if needed else 0
+            cls = SchedulingClass(len(self._classes) + 1, resources, env, cap)
+            self._classes[name] = cls
+            self._by_key[cls.key] = cls
+        return cls
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def enqueue(self, cls: SchedulingClass, task: Task) -> None:
+        queue = cls.queue
+        queue.append(task)
+        if cls.idle or len(queue) >= cls.push_at:
+            self.push(cls)
+
+    def push(self, cls: SchedulingClass) -> None:
+        """Send what the leased workers of a class should have now; ask for more workers if that is not all."""
+        queue = cls.queue
+        if queue:
+            open_leases = [lease for lease in cls.leases if not lease.blocked and not lease.closing]
+            if len(open_leases) > 1:
+                open_leases.sort(key=_inflight)
+            take = self.estimates.take
+            while queue:
+                sent = False
+                workers = len(open_leases)
+                for lease in open_leases:
+                    taken, added = take(queue, load_s=lease.load_s, inflight=len(lease.inflight), workers=workers)
+                    if taken:
+                        self._send(lease, taken, added)
+                        sent = True
+                        if not queue:
+                            break
+                    workers -= 1
+                if not sent:
+                    break
+        self._update_demand(cls)
+        # While more workers could be had, every task is a reason to ask; otherwise tasks collect.
+        asked_all = cls.demand + _active(cls) >= cls.cap if cls.cap else cls.demand >= ZERO_CPU_LEASES
+        cls.push_at = len(queue) + (COLLECT_MAX if asked_all else 1)
+
+    def _send(self, lease: Lease, tasks: list[Task], added_s: float) -> None:
+        peer = lease.peer
+        inflight = lease.inflight
+        if not inflight:
+            lease.last_result = time.monotonic()
+            if lease in lease.cls.idle:
+                lease.cls.idle.remove(lease)
+        known = peer.functions
+        for task in tasks:
+            inflight[task.id] = task
+            if task.fn not in known:
+                known.add(task.fn)
+                peer.send(self._table.entries[task.id].call.function.define)
+        lease.load_s += added_s
+        peer.send(Tasks(lease.id, tasks))
+
+    def _update_demand(self, cls: SchedulingClass) -> None:
+        waiting = len(cls.queue)
+        if not waiting:
+            if cls.demand:
+                cls.demand = 0
+                self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, 0, cls.depth))
+            return
+        if cls.cap:
+            want = min(waiting, max(cls.cap - _active(cls), 0))
+        else:
+            want = min(waiting, ZERO_CPU_LEASES)
+        depth = cls.queue[0].depth
+        if want > cls.demand or (cls.demand and depth > cls.depth):
+            cls.demand = want
+            cls.depth = depth
+            self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, want, depth))
+
+    # -- leases -----------------------------------------------------------------------------------------------
+
+    def on_granted(self, message: LeaseGranted, peer: Peer) -> None:
+        cls = self._by_key[message.key]
+        cls.demand = max(0, cls.demand - 1)
+        lease = Lease(message.lease, cls, peer)
+        peer.lease = lease
+        peer.pid = message.pid
+        self._leases[message.lease] = lease
+        cls.leases.append(lease)
+        self._settle(lease)
+        self.push(cls)
+
+    def _settle(self, lease: Lease) -> None:
+        """A lease has nothing in flight: give it back if it was asked for, otherwise it waits for work."""
+        lease.load_s = 0.0
+        if lease.blocked:
+            return
+        if lease.closing:
+            self._return(lease)
+            return
+        lease.idle_since = time.monotonic()
+        if lease not in lease.cls.idle:
+            lease.cls.idle.append(lease)
+        if not self._idle_timer:
+            self._idle_timer = True
+            self._runtime.loop.call_at(lease.idle_since + self._idle_lease_s, self._return_idle)
+
+    def _return(self, lease: Lease) -> None:
+        self._forget(lease)
+        lease.peer.lease = None
+        self._runtime.send(LeaseReturn(lease.id))
+
+    def _forget(self, lease: Lease) -> None:
+        self._leases.pop(lease.id, None)
+        lease.cls.leases.remove(lease)
+        lease.cls.push_at = 1
+        if lease in lease.cls.idle:
+            lease.cls.idle.remove(lease)
+
+    def _return_idle(self) -> None:
+        self._idle_timer = False
+        now = time.monotonic()
+        oldest = None
+        for cls in self._classes.values():
+            for lease in list(cls.idle):
+                if now - lease.idle_since >= self._idle_lease_s:
+                    self._return(lease)
+                elif oldest is None or lease.idle_since < oldest:
+                    oldest = lease.idle_since
+        if oldest is not None:
+            self._idle_timer = True
+            self._runtime.loop.call_at(oldest + self._idle_lease_s, self._return_idle)
+
+    def on_reclaim(self, message: LeaseReclaim) -> None:
+        for number in message.leases:
+            lease = self._leases.get(number)
+            if lease is None or lease.closing:
+                continue
+            lease.closing = True
+            if not lease.inflight:
+                if not lease.blocked:
+                    self._return(lease)
+            else:
+                if lease in lease.cls.idle:
+                    lease.cls.idle.remove(lease)
+                lease.peer.send(Recall(len(lease.inflight)))
+
+    def on_infeasible(self, message: LeaseInfeasible) -> None:
+        cls = self._by_key[message.key]
+        cls.demand = 0
+        queue, cls.queue = cls.queue, deque()
+        cls.push_at = 1
+        for task in queue:
+            entry = self._table.entries[task.id]
+            error: Exception
+            if message.reason:
+                error = RuntimeEnvSetupError(task_name=entry.call.name, reason=message.reason)
+            else:
+                error = TaskUnschedulableError(name=entry.call.name, asked=message.asked, available=message.total)
+            self.fail(task.id, entry, error)
+
+    # -- back ---------------------------------------------------------------------------------------------------
+
+    def on_results(self, peer: Peer, message: Results) -> None:
+        lease = peer.lease
+        if lease is None:
+            return
+        inflight = lease.inflight
+        entries = self._table.entries
+        before = len(inflight)
+        resolve = self._table.resolve
+        for result in message.results:
+            id = result.id
+            if inflight.pop(id, None) is None:
+                continue  # recalled or cancelled meanwhile
+            entry = entries[id]
+            value = result.value
+            if result.extra is None and entry.pending is None and type(value) is not Failure:
+                entry.task = entry.call = None
+                if entry.waiters is None:
+                    entry.value = value
+                else:
+                    resolve(id, entry, value)
+                entry.holds -= 1
+                if not entry.refs and not entry.holds:
+                    self._table._free(id, entry)
+            else:
+                self._finish(peer, result, entry)
+        for timing in message.timings:
+            self.estimates.learn(timing)
+        left = len(inflight)
+        self.finished += before - left
+        if left:
+            lease.load_s *= left / before if before else 0.0
+            lease.last_result = time.monotonic()
+        else:
+            self._settle(lease)
+        cls = lease.cls
+        if cls.queue:
+            self.push(cls)
+        elif not left and len(cls.leases) > 1:
+            self._consider_recall(cls)
+
+    def _finish(self, peer: Peer, result: Result, entry: Entry) -> None:
+        """A result that is more than one plain value."""
+        extra = result.extra
+        pending = entry.pending
+        id = result.id
+        if extra is not None:
+            for kept in extra.kept:
+                self._table.add_borrower(kept, peer.process_id)
+        if type(result.value) is Failure:
+            if extra is not None and extra.cancelled:
+                self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=True))
+                return
+            if self._may_retry(entry, result.value):
+                self._retry(id, entry)
+                return
+            self._settle_values(id, entry, [result.value] * max(1, entry.call.num_returns), [])
+            return
+        contained = extra.contained if extra is not None else []
+        values = [result.value, *(extra.more if extra is not None else ())]
+        if pending is not None and pending.stream is not None:
+            pending.stream.on_end(extra.items if extra is not None else 0)
+        self._settle_values(id, entry, values, contained)
+
+    def _settle_values(self, id: bytes, entry: Entry, values: list[Any], contained: list[list[RefInfo]]) -> None:
+        """All returns of a task are there (or are one failure each)."""
+        table = self._table
+        pending, call = entry.pending, entry.call
+        entry.task = entry.call = entry.pending = None
+        failed = type(values[0]) is Failure
+        if pending is not None and pending.stream is not None and failed:
+            pending.stream.on_failure(values[0])
+        if call.generator == "dynamic" and not failed:
+            for index in range(1, len(values)):
+                table.entries[return_id(id, index)] = Entry(0, 1)
+        for index, value in enumerate(values):
+            item = id if index == 0 else return_id(id, index)
+            target = entry if index == 0 else table.entries.get(item)
+            if target is None:
+                continue
+            inside = self._runtime.borrowing.hold_contained(contained[index]) if index < len(contained) else None
+            table.resolve(item, target, value, inside)
+            table.unhold((item,))
+        if pending is not None and pending.holds:
+            table.unhold(pending.holds)
+
+    def fail(self, id: bytes, entry: Entry, error: BaseException) -> None:
+        """The task will not produce a value."""
+        self.fail_with(id, entry, failure_of(error, function_name=entry.call.name))
+
+    def fail_with(self, id: bytes, entry: Entry, failure: Failure) -> None:
+        self._settle_values(id, entry, [failure] * max(1, entry.call.num_returns), [])
+
+    # -- again ------------------------------------------------------------------------------------------------------
+
+    def _may_retry(self, entry: Entry, failure: Failure) -> bool:
+        wanted = entry.call.retry_exceptions
+        if not wanted or (entry.pending is not None and entry.pending.cancelled):
+            return False
+        if not self._retries_left(entry):
+            return False
+        if wanted is True:
+            return True
+        error = error_of(failure)
+        # Some classes must not be raised at the receiver (SystemExit): those arrive as a TaskError with a cause.
+        return isinstance(error, tuple(wanted)) or isinstance(getattr(error, "cause", None), tuple(wanted))
+
+    def _retries_left(self, entry: Entry) -> bool:
+        used = entry.pending.retries if entry.pending is not None else 0
+        most: int = entry.call.max_retries
+        return most < 0 or used < most
+
+    def _retry(self, id: bytes, entry: Entry) -> None:
+        if entry.pending is None:
+            entry.pending = Pending()
+        entry.pending.retries += 1
+        task = entry.task
+        assert task is not None
+        extra = task.extra or entry.call.new_extra()
+        extra.attempt += 1
+        stream = entry.pending.stream
+        if stream is not None:
+            extra.skip = stream.received
+        task.extra = extra
+        cls = entry.call.cls
+        cls.queue.appendleft(task)
+        self.push(cls)
+
+    def on_returned(self, peer: Peer, message: Returned) -> None:
+        lease = peer.lease
+        if lease is None:
+            return
+        if message.blocked:
+            lease.blocked = True
+            if lease in lease.cls.idle:
+                lease.cls.idle.remove(lease)
+        before = len(lease.inflight)
+        # A worker that leaves runs nothing more, not even what was sent while it said so.
+        ids = list(lease.inflight) if message.leaving else message.ids
+        tasks = [task for id in ids if (task := lease.inflight.pop(id, None)) is not None]
+        lease.cls.queue.extendleft(reversed(tasks))
+        if message.leaving:
+            self._return(lease)
+        elif lease.inflight:
+            lease.load_s *= len(lease.inflight) / before
+        else:
+            self._settle(lease)
+        self.push(lease.cls)
+
+    def on_ready(self, peer: Peer) -> None:
+        lease = peer.lease
+        if lease is None:
+            return
+        lease.blocked = False
+        if not lease.inflight:
+            self._settle(lease)
+        if not lease.closing:
+            self.push(lease.cls)
+
+    def _consider_recall(self, cls: SchedulingClass) -> None:
+        """A worker is idle and nothing waits: take unstarted tasks back from one that is in a long one."""
+        if not cls.idle or cls.queue:
+            return
+        now = time.monotonic()
+        later = False
+        for lease in cls.leases:
+            waiting = len(lease.inflight) - 1
+            if waiting < 1 or lease.blocked:
+                continue
+            if now - lease.last_result >= STUCK_S:
+                lease.peer.send(Recall(-(-waiting // 2) if len(cls.idle) == 1 else waiting))
+            later = True
+        if later and not self._recall_timer:
+            self._recall_timer = True
+
+            def look_again() -> None:
+                self._recall_timer = False
+                self._consider_recall(cls)
+
+            self._runtime.loop.call_at(now + STUCK_S, look_again)
+
+    def on_worker_dead(self, lease: Lease, gone: PeerGone) -> None:
+        """Its tasks start again elsewhere; the one that it was in is charged a retry."""
+        self._forget(lease)
+        again: list[Task] = []
+        for id, task in lease.inflight.items():
+            entry = self._table.entries[id]
+            if id != gone.running and not (task.extra is not None and task.extra.once and not gone.running):
+                again.append(task)
+                continue
+            cancelled = entry.pending is not None and entry.pending.cancelled
+            if cancelled:
+                self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=True, forced=True))
+            elif self._retries_left(entry):
+                if entry.pending is None:
+                    entry.pending = Pending()
+                entry.pending.retries += 1
+                if entry.pending.stream is not None:
+                    task.extra = task.extra or entry.call.new_extra()
+                    task.extra.skip = entry.pending.stream.received
+                again.append(task)
+            else:
+                self.fail(id, entry, self._crash_error(entry, gone))
+        lease.cls.queue.extendleft(reversed(again))
+        self.push(lease.cls)
+
+    def _crash_error(self, entry: Entry, gone: PeerGone) -> Exception:
+        used = entry.pending.retries if entry.pending is not None else 0
+        if gone.reason.startswith("memory"):
+            return OutOfMemoryError(
+                f"the task {entry.call.name} was stopped because the machine was running out of memory "
+                f"(worker pid {gone.pid}; {used} of {entry.call.max_retries} retries used).\n{gone.reason}",
+                task_name=entry.call.name,
+                pid=gone.pid,
+                retries_used=used,
+                max_retries=entry.call.max_retries,
+            )
+        code = gone.exit_code
+        return WorkerCrashedError(
+            task_name=entry.call.name,
+            pid=gone.pid,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            stderr_tail=gone.stderr,
+            retries_used=used,
+            max_retries=entry.call.max_retries,
+        )
+
+    # -- cancelling ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, id: bytes, *, force: bool, recursive: bool) -> None:
+        """Stop the task whose first return is `id`, wherever it is."""
+        entry = self._table.entries.get(id)
+        if entry is None or entry.task is None:
+            return
+        if entry.pending is None:
+            entry.pending = Pending()
+        entry.pending.cancelled = True
+        cls = entry.call.cls
+        lease = next((lease for lease in cls.leases if id in lease.inflight), None)
+        if lease is not None:
+            lease.peer.send(Cancel(id, recursive))
+            if force:
+                self._runtime.send(KillWorker(lease.peer.process_id, "cancelled", id))
+            return
+        try:
+            cls.queue.remove(entry.task)
+        except ValueError:
+            pass  # it still waits for its arguments
+        self.fail(id, entry, TaskCancelledError(task_name=entry.call.name))
+        self._update_demand(cls)
+
+    def cancel_children(self, prefix: bytes) -> None:
+        """Cancel everything that the task with this prefix has submitted and that has not ended."""
+        children = [id for id, entry in self._table.entries.items() if entry.task is not None and id.startswith(prefix)]
+        for id in children:
+            self.cancel(id, force=False, recursive=True)
+
+    def forget_functions(self, fns: Iterable[bytes]) -> None:
+        for fn in fns:
+            self.estimates.forget(fn)
+
+    # -- seeing inside -------------------------------------------------------------------------------------------------
+
+    def whereabouts(self, id: bytes, entry: Entry) -> tuple[str, Any]:
+        """Where a pending task is: ("arguments", n), ("queued", position) or ("sent", lease)."""
+        if entry.pending is not None and entry.pending.missing:
+            return "arguments", entry.pending
+        for lease in entry.call.cls.leases:
+            if id in lease.inflight:
+                return "sent", lease
+        for position, task in enumerate(entry.call.cls.queue):
+            if task.id == id:
+                return "queued", position
+        return "queued", 0
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "tasks_submitted": self.submitted,
+            "tasks_finished": self.finished,
+            "tasks_queued": sum(len(cls.queue) for cls in self._classes.values()),
+            "tasks_in_flight": sum(len(lease.inflight) for lease in self._leases.values()),
+            "leases": len(self._leases),
+        }
+
+
+def _active(cls: SchedulingClass) -> int:
+    """Leases of a class that hold resources."""
+    return sum(1 for lease in cls.leases if not lease.blocked)
+
+
+def _inflight(lease: Lease) -> int:
+    return len(lease.inflight)

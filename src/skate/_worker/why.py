@@ -1,0 +1,116 @@
+"""What a pending reference waits for, in words."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ids import FIRST_RETURN, short
+from skate._core.ownership import Entry
+from skate._core.task import Failure
+from skate._wire.messages import AskRef, AskTask
+
+if TYPE_CHECKING:
+    from skate._object_ref import ObjectRef
+    from skate._worker.runtime import Runtime
+
+#: A worker whose Python is busy in native code may not answer; nobody should wait long to be told so.
+ANSWER_TIMEOUT_S = 2.0
+
+
+def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
+    """One or a few lines on why `ref` is not ready; or that it is."""
+    id = ref._id
+    with runtime.lock:
+        entry = runtime.table.entries.get(id)
+        known = _explain_entry(runtime, id, entry)
+    if isinstance(known, str):
+        return known
+    kind, subject = known
+    if kind == "borrowed":
+        with runtime.lock:
+            owner = runtime.peers.get(subject)
+        answer = runtime.ask(owner.send, lambda request: AskRef(request, id), time.monotonic() + ANSWER_TIMEOUT_S)
+        told = answer.body if answer is not None else "its owner does not answer at the moment"
+        return f"{short(id)} belongs to another process (pid {owner.pid}): {told}"
+    lease, name = subject
+    if kind == "sent":
+        answer = runtime.ask(
+            lease.peer.send,
+            lambda request: AskTask(request, id[:16] + FIRST_RETURN),
+            time.monotonic() + ANSWER_TIMEOUT_S,
+        )
+        return _explain_sent(name, lease.peer.pid, answer.body if answer is not None else None)
+    return _explain_queued(runtime, name, lease)
+
+
+def explain_locally(runtime: Runtime, id: bytes) -> str:
+    """The same for another process that asks; without asking further. With the lock held."""
+    known = _explain_entry(runtime, id, runtime.table.entries.get(id))
+    if isinstance(known, str):
+        return known
+    kind, subject = known
+    if kind == "borrowed":
+        return "it belongs to yet another process"
+    lease, name = subject
+    return f"{name} was sent to worker pid {lease.peer.pid}" if kind == "sent" else f"{name} waits for a worker"
+
+
+def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tuple[str, Any]:
+    if entry is None:
+        return f"{short(id)} is unknown here: it was freed."
+    if entry.value is not None:
+        return f"{short(id)} is ready" + (": it is an error." if type(entry.value) is Failure else ".")
+    if entry.owner:
+        return "borrowed", entry.owner
+    first = id[:16] + FIRST_RETURN
+    task_entry = runtime.table.entries.get(first)
+    if task_entry is None or task_entry.call is None:
+        return f"{short(id)} is not ready, and no task of this process makes it."
+    name = task_entry.call.name
+    where, detail = runtime.submitter.whereabouts(first, task_entry)
+    if where == "arguments":
+        missing = [
+            arg.id
+            for arg in (task_entry.task.extra.args if task_entry.task is not None and task_entry.task.extra else [])
+            if arg.value == b"" and runtime.table.entries[arg.id].value is None
+        ]
+        waits = "\n  ".join(_explain_argument(runtime, id) for id in missing)
+        return f"{name} ({short(first)}) waits for {len(missing)} of its arguments:\n  {waits}"
+    if where == "sent":
+        return "sent", (detail, name)
+    return "queued", ((task_entry.call.cls, detail), name)
+
+
+def _explain_argument(runtime: Runtime, id: bytes) -> str:
+    entry = runtime.table.entries.get(id)
+    if entry is not None and entry.owner:
+        return f"{short(id)}, which belongs to another process"
+    first = runtime.table.entries.get(id[:16] + FIRST_RETURN)
+    return f"{short(id)}, made by {first.call.name}" if first is not None and first.call is not None else short(id)
+
+
+def _explain_sent(name: str, pid: int, state: dict[str, Any] | None) -> str:
+    if state is None:
+        return f"{name} was sent to worker pid {pid}, which is too busy to say more (native code that holds the GIL?)."
+    if state["state"] == "running":
+        blocked = ", where it waits for other tasks" if state["blocked"] else ""
+        return f"{name} is running in worker pid {pid}{blocked}."
+    if state["state"] == "behind":
+        running = f" behind {state['running']}" if state["running"] else ""
+        return f"{name} is number {state['position']} in the queue of worker pid {pid}{running}."
+    return f"{name} is on its way to or from worker pid {pid}."
+
+
+def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
+    cls, position = queued
+    needs = ", ".join(f"{amount:g} {kind}" for kind, amount in cls.resources.items()) or "no resources"
+    resources = runtime.query("resources")
+    total, free = resources["total"], resources["available"]
+    ahead = f", behind {position} other tasks of that shape" if position else ""
+    lacking = [kind for kind, amount in cls.resources.items() if amount > total.get(kind, 0)]
+    if lacking:
+        has = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in lacking)
+        return f"{name} needs {needs}, and this machine has {has}: it can never run here."
+    has = ", ".join(f"{max(free.get(kind, 0), 0):g} of {total.get(kind, 0):g} {kind}" for kind in cls.resources)
+    return f"{name} waits for a worker: it needs {needs}{ahead}; free now: {has or 'anything'}."

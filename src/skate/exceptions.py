@@ -1,0 +1,691 @@
+"""Every error that Skate raises, in one tree.
+
+    SkateError
+    │
+    │   what you asked for could not be done
+    ├── TaskError                            your function raised; also an instance of the class it raised
+    ├── TaskCancelledError                   somebody called skate.cancel() on the task
+    ├── GetTimeoutError                      get(timeout=) ran out; also a TimeoutError
+    ├── TaskUnschedulableError               the task asks for more than there will ever be
+    ├── TaskPlacementGroupRemoved            the placement group of the task is gone
+    ├── RuntimeEnvSetupError                 the environment that a task asked for could not be made
+    ├── SerializationError                   a value cannot be sent to another process; also a TypeError
+    ├── NotInitializedError                  skate.init() was not called, or shutdown() was; also a RuntimeError
+    ├── ForkedProcessError                   the runtime was used after os.fork(); also a RuntimeError
+    │
+    │   something below the task failed
+    ├── WorkerCrashedError                   the process of the task ended under it
+    ├── OutOfMemoryError                     the memory monitor ended the process before the kernel did
+    ├── NodeDiedError                        the node daemon is gone
+    ├── ObjectLostError                      the value of a reference is gone
+    │   ├── OwnerDiedError                   … with the process that owned it
+    │   ├── ObjectFreedError                 … because it was freed by hand
+    │   ├── ObjectReconstructionFailedError  … and could not be computed again
+    │   └── ObjectFetchTimedOutError         … or exists, but did not arrive in time
+    ├── ObjectStoreFullError                 shared memory is full of objects in use
+    ├── OutOfDiskError                       no room to spill objects to
+    ├── ActorError                           a call to an actor did not complete
+    │   ├── ActorDiedError                   … and no later call will
+    │   └── ActorUnavailableError            … a later call may
+    ├── ActorUnschedulableError              the actor asks for more than there will ever be
+    ├── ActorPlacementGroupRemoved           the placement group of the actor is gone
+    ├── PendingCallsLimitExceeded            more calls wait for the actor than max_pending_calls
+    ├── AsyncioActorExit                     raised inside an async actor to end it
+    │
+    │   Skate failed
+    └── SkateSystemError                     the runtime cannot go on
+        └── InternalError                    a bug in Skate; please report it
+
+Beside the tree stands TaskInterrupt, a KeyboardInterrupt: what a running task sees raised inside itself when it is
+cancelled.
+
+The facts of an error are attributes (`error.pid`, `error.exit_code`) and its text is made of them: what happened, why,
+what to do next. Each class can also be given a ready text: `GetTimeoutError("no answer yet")`. Every error survives
+pickling and copying with all its facts; tests/unit/test_exceptions.py walks the whole tree.
+
+Ray's names for the same errors are at the end of this file. This module imports nothing of Skate, so that every part
+may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+# --- how the texts are built -----------------------------------------------------------------------------------------
+
+
+def _text(headline: str, *, what: str = "", why: str = "", next: str = "", log: Iterable[str] = ()) -> str:
+    """A headline and the lines below it; a line of which nothing is known is left out."""
+    lines = [headline]
+    for label, text in (("what:", what), ("why: ", why), ("next:", next)):
+        if text:
+            # Continuation lines are set under the first one, so that a label always starts a new fact.
+            lines.append(f"  {label} " + text.strip().replace("\n", "\n        "))
+    log = list(log)
+    if log:
+        lines.append(f"  log:  the last {_count(len(log), 'line')} of its stderr:")
+        lines.extend(f"        {line}" for line in log)
+    return "\n".join(lines)
+
+
+def _task(name: str) -> str:
+    return f"task {name}" if name else "a task"
+
+
+def _actor(name: str, actor_id: str) -> str:
+    return f"actor {name or actor_id}" if name or actor_id else "an actor"
+
+
+def _process(pid: int, node: str) -> str:
+    return ("its worker" if not pid else f"worker pid {pid}") + (f" on node {node}" if node else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{name} {_size(int(amount)) if name.endswith('memory') else f'{amount:g}'}"
+        for name, amount in resources.items()
+    )
+
+
+def _ending(exit_code: int | None, signal_number: int | None) -> str:
+    """How a process ended, in words."""
+    if signal_number is not None:
+        import signal  # Only needed when something has already gone wrong.
+
+        try:
+            return f"was ended by signal {signal_number} ({signal.Signals(signal_number).name})"
+        except ValueError:
+            return f"was ended by signal {signal_number}"
+    if exit_code is not None:
+        return f"exited with code {exit_code}"
+    return "ended, and it is not known how"
+
+
+def _likely_cause(exit_code: int | None, signal_number: int | None) -> str:
+    if signal_number == 9:
+        return "not known; likely the kernel's out-of-memory killer (see dmesg), or somebody's kill -9."
+    if signal_number in (4, 6, 7, 8, 11):
+        return "not known; likely a fault in native code: an extension module, or a library it calls."
+    if signal_number == 15:
+        return "somebody asked the process to end (kill, a job scheduler, a container that stops)."
+    if exit_code is not None:
+        return "not known; likely a call of os._exit(), or of exit() in native code."
+    return ""
+
+
+def _retries(used: int, allowed: int) -> str:
+    if allowed == 0:
+        return "allow retries with max_retries=3 (it had 0)."
+    if used:
+        return f"it was retried {_count(used, 'time')} and ended each time: run the function by itself to see why."
+    return ""
+
+
+def _rebuild(kind: type[SkateError], args: tuple[Any, ...]) -> SkateError:
+    """Make an error without its __init__, which takes facts and would compose the text a second time."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
+
+
+# --- the tree --------------------------------------------------------------------------------------------------------
+
+
+class SkateError(Exception):
+    """The base of all errors of Skate: catch it to catch every failure of a remote call."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Callable[..., SkateError], tuple[Any, ...], dict[str, Any]]:
+        return _rebuild, (type(self), self.args), self.__dict__
+
+
+class TaskError(SkateError):
+    """A function that ran as a task raised. `get` raises it, and `await`.
+
+    What arrives is an instance of TaskError *and* of the class that the function raised, so `except ValueError` works
+    as if the call had been local; its text is the remote traceback, which ends with the message. When the class must
+    not be raised here (a SystemExit would end the driver, a StopIteration somebody's loop) or cannot be subclassed, it
+    is a TaskError only, and `cause` tells.
+
+    `cause` is the original exception, `function_name`, `pid` and `node` say where it was raised, `remote_traceback` is
+    the traceback as text, of each task that it passed through. An attribute of the original with one of these names
+    hides ours, except `cause`.
+    """
+
+    function_name: str
+    pid: int
+    node: str
+    remote_traceback: str
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        cause: BaseException | None = None,
+        function_name: str = "",
+        pid: int = 0,
+        node: str = "",
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        if cause is not None:
+            self.args = cause.args
+        self._skate_cause = cause
+        raised = "an exception" if cause is None else repr(cause)
+        self._skate_text = message or remote_traceback or f"{_task(function_name)} raised {raised}"
+        self.function_name = function_name
+        self.pid = pid
+        self.node = node
+        self.remote_traceback = remote_traceback
+
+    # A property rather than an attribute: it must win over a property of that name in the user's class.
+    @property
+    def cause(self) -> BaseException | None:
+        """The exception that the function raised."""
+        cause: BaseException | None = self.__dict__.get("_skate_cause")
+        return cause
+
+    def __str__(self) -> str:
+        return str(self.__dict__.get("_skate_text", ""))
+
+
+class TaskCancelledError(SkateError):
+    """The task was cancelled with `skate.cancel(ref)`, or a task above it was cancelled recursively."""
+
+    def __init__(
+        self, message: str = "", *, task_name: str = "", was_running: bool = False, forced: bool = False
+    ) -> None:
+        self.task_name = task_name
+        self.was_running = was_running
+        self.forced = forced
+        if not was_running:
+            what = "it had not started and never will."
+        elif forced:
+            what = "its worker process was ended (force=True)."
+        else:
+            what = "TaskInterrupt was raised inside it while it ran."
+        super().__init__(message or _text(f"{_task(task_name)} was cancelled.", what=what))
+
+
+class GetTimeoutError(SkateError, TimeoutError):
+    """`get(..., timeout=t)` waited for t seconds and not every value was there. The tasks go on; call `get` again."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        timeout_s: float | None = None,
+        pending: int = 0,
+        total: int = 0,
+        reasons: Iterable[str] = (),
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.pending = pending
+        self.total = total
+        #: What the first few of them wait for, a line each.
+        self.reasons = tuple(reasons)
+        after = "" if timeout_s is None else f" after {timeout_s:g} s"
+        text = _text(
+            f"get() timed out{after}.",
+            what=f"{pending:,} of {_count(total, 'value')} had not arrived." if total else "",
+            why="\n".join(self.reasons),
+            next="call get() again (the tasks still run), give it more time, or stop them with skate.cancel(ref).",
+        )
+        super().__init__(message or text)
+
+
+class _Unschedulable(SkateError):
+    """What is common to tasks and actors that can never be placed."""
+
+    _noun = "task"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        name: str = "",
+        asked: Mapping[str, float] | None = None,
+        available: Mapping[str, float] | None = None,
+        waited_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        #: What it needs, and the most that any node has of each resource.
+        self.asked = dict(asked or {})
+        self.available = dict(available or {})
+        self.waited_s = waited_s
+        unchanged = f", and that did not change in {waited_s:g} s" if waited_s else ""
+        text = _text(
+            f"{self._noun} {name}".rstrip() + " can never run here.",
+            what=f"it asks for {_amounts(self.asked)}." if self.asked else "",
+            why=f"the machine has {_amounts(self.available)}{unchanged}." if self.available else "",
+            next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources.",
+        )
+        super().__init__(message or text)
+
+
+class TaskUnschedulableError(_Unschedulable):
+    """The task asks for resources that no node has, and none came within the grace period."""
+
+
+class ActorUnschedulableError(_Unschedulable):
+    """The actor asks for resources that no node has, and none came within the grace period."""
+
+    _noun = "actor"
+
+
+class TaskPlacementGroupRemoved(SkateError):
+    """The placement group in which the task was to run was removed."""
+
+    def __init__(self, message: str = "the placement group of the task was removed.") -> None:
+        super().__init__(message)
+
+
+class ActorPlacementGroupRemoved(SkateError):
+    """The placement group in which the actor lived was removed."""
+
+    def __init__(self, message: str = "the placement group of the actor was removed.") -> None:
+        super().__init__(message)
+
+
+class RuntimeEnvSetupError(SkateError):
+    """The `runtime_env` that a task or actor asked for could not be made."""
+
+    def __init__(self, message: str = "", *, task_name: str = "", reason: str = "") -> None:
+        self.task_name = task_name
+        self.reason = reason
+        text = _text(
+            f"{_task(task_name)} did not start: its runtime_env could not be set up.",
+            why=reason,
+            next="correct runtime_env in @remote(...), .options(...) or init(...).",
+        )
+        super().__init__(message or text)
+
+
+class SerializationError(SkateError, TypeError):
+    """A value cannot be sent to another process: an argument, a result, or a variable that a function captures."""
+
+    def __init__(self, message: str = "", *, what: str = "", variable: str = "", reason: str = "") -> None:
+        #: What was being sent, e.g. "argument batch of task resize"; the part of it that failed, e.g. "self.lock".
+        self.what = what
+        self.variable = variable
+        self.reason = reason
+        text = _text(
+            f"{what or 'a value'} cannot be serialised.",
+            what=f"the trouble is in {variable}." if variable else "",
+            why=reason,
+            next="create it inside the task, pass what it is made from, or give its class a __reduce__ method.",
+        )
+        super().__init__(message or text)
+
+
+class NotInitializedError(SkateError, RuntimeError):
+    """A call needs a running Skate and there is none: `init()` was not called, or `shutdown()` was."""
+
+    def __init__(self, message: str = "", *, call: str = "") -> None:
+        self.call = call
+        text = _text(
+            f"{call or 'this call'} needs a running Skate, and none runs in this process.",
+            why="skate.init() was not called here, or skate.shutdown() was called since.",
+            next="call skate.init() first; references of an earlier session are not valid in a new one.",
+        )
+        super().__init__(message or text)
+
+
+class ForkedProcessError(SkateError, RuntimeError):
+    """The process is a fork of one in which Skate runs. Sockets and threads of a runtime do not survive os.fork()."""
+
+    def __init__(self, message: str = "", *, pid: int = 0, parent_pid: int = 0) -> None:
+        self.pid = pid
+        self.parent_pid = parent_pid
+        text = _text(
+            "Skate cannot be used in a forked copy of a process that uses it.",
+            what=f"process {pid} was forked from process {parent_pid}, where Skate was initialised." if pid else "",
+            why="a fork copies the connections of its parent but none of the threads that serve them.",
+            next='run the work as tasks, or start processes with multiprocessing.get_context("spawn").',
+        )
+        super().__init__(message or text)
+
+
+class WorkerCrashedError(SkateError):
+    """The process of the task ended under it (os._exit, a signal, native code) more often than it may be retried."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        task_name: str = "",
+        pid: int = 0,
+        node: str = "",
+        exit_code: int | None = None,
+        signal: int | None = None,
+        stderr_tail: Iterable[str] = (),
+        retries_used: int = 0,
+        max_retries: int = 0,
+    ) -> None:
+        self.task_name = task_name
+        self.pid = pid
+        self.node = node
+        #: One of the two is known: the exit code, or the signal that ended the process.
+        self.exit_code = exit_code
+        self.signal = signal
+        self.stderr_tail = tuple(stderr_tail)
+        self.retries_used = retries_used
+        self.max_retries = max_retries
+        text = _text(
+            f"{_task(task_name)} stopped because its worker died.",
+            what=f"{_process(pid, node)} {_ending(exit_code, signal)}.",
+            why=_likely_cause(exit_code, signal),
+            next=_retries(retries_used, max_retries),
+            log=self.stderr_tail,
+        )
+        super().__init__(message or text)
+
+
+class OutOfMemoryError(SkateError):
+    """The memory monitor ended the worker because the machine was about to run out of memory."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        task_name: str = "",
+        pid: int = 0,
+        node: str = "",
+        used_bytes: int = 0,
+        total_bytes: int = 0,
+        processes: Iterable[tuple[str, int, int]] = (),
+        retries_used: int = 0,
+        max_retries: int = 0,
+    ) -> None:
+        self.task_name = task_name
+        self.pid = pid
+        self.node = node
+        self.used_bytes = used_bytes
+        self.total_bytes = total_bytes
+        #: Who used how much at that moment, largest first: (name, pid, bytes).
+        self.processes = tuple(processes)
+        self.retries_used = retries_used
+        self.max_retries = max_retries
+        share = f"memory stood at {used_bytes / total_bytes:.0%} of {_size(total_bytes)}." if total_bytes else ""
+        users = "\n".join(f"{_size(size):>10}  {name} (pid {owner})" for name, owner, size in self.processes)
+        text = _text(
+            f"{_task(task_name)} was stopped because the machine was running out of memory.",
+            what=f"the memory monitor ended {_process(pid, node)}.",
+            why=share + (f"\nIt was used by:\n{users}" if users else ""),
+            next="run fewer at a time: @remote(memory=<bytes that one needs>), or a larger num_cpus.\n"
+            + _retries(retries_used, max_retries),
+        )
+        super().__init__(message or text)
+
+
+class NodeDiedError(SkateError):
+    """The node daemon is gone, and with it the workers and the shared memory of that node."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        node: str = "",
+        pid: int = 0,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        stderr_tail: Iterable[str] = (),
+    ) -> None:
+        self.node = node
+        self.pid = pid
+        self.exit_code = exit_code
+        self.signal = signal
+        self.stderr_tail = tuple(stderr_tail)
+        daemon = "the node daemon" + (f" (pid {pid})" if pid else "") + (f" of node {node}" if node else "")
+        text = _text(
+            f"{daemon} died; its workers and objects are gone.",
+            what=f"it {_ending(exit_code, signal)}.",
+            why=_likely_cause(exit_code, signal),
+            next="call skate.shutdown() and skate.init() to begin again.",
+            log=self.stderr_tail,
+        )
+        super().__init__(message or text)
+
+
+class ObjectLostError(SkateError):
+    """The value behind a reference is gone: every copy was lost, and it was not, or could not be, computed again."""
+
+    _reason = "every copy of it was lost, and a value from put() cannot be computed again."
+    _next = "keep what is needed to make the value again, and let a task return it: results of tasks are recomputed."
+
+    def __init__(self, message: str = "", *, object_id: str = "", task_name: str = "", reason: str = "") -> None:
+        self.object_id = object_id
+        #: The task that made the object, or would have; empty for a put().
+        self.task_name = task_name
+        self.reason = reason
+        source = f" of task {task_name}" if task_name else ""
+        super().__init__(
+            message
+            or _text(f"object {object_id or '(unknown)'}{source} is lost.", why=reason or self._reason, next=self._next)
+        )
+
+
+class OwnerDiedError(ObjectLostError):
+    """The process that created the object died, and the knowledge of where the object is died with it."""
+
+    _next = "let a process that lives longer create it, e.g. the driver."
+
+    def __init__(
+        self, message: str = "", *, object_id: str = "", task_name: str = "", reason: str = "", owner_pid: int = 0
+    ) -> None:
+        self.owner_pid = owner_pid
+        owner = "the process that owned it" + (f" (pid {owner_pid})" if owner_pid else "")
+        super().__init__(message, object_id=object_id, task_name=task_name, reason=reason or f"{owner} died.")
+
+
+class ObjectFreedError(ObjectLostError):
+    """The object was freed by hand while references to it were left."""
+
+    _reason = "it was freed by hand while this reference was left."
+    _next = "free an object only after its last use, or let references free it."
+
+
+class ObjectReconstructionFailedError(ObjectLostError):
+    """The object was lost and the task that made it could not be run again."""
+
+    _reason = "the task that made it could not be run again: its retries are used up, or its arguments are gone too."
+    _next = "allow more with max_retries=."
+
+
+class ObjectFetchTimedOutError(ObjectLostError):
+    """The object exists, but did not arrive in time from where it is."""
+
+    _reason = "a copy exists, but it did not arrive in time."
+    _next = "try again; if it happens often the network or the node that holds it is overloaded."
+
+
+class ObjectStoreFullError(SkateError):
+    """A new object finds no room: what is in shared memory is in use and can neither be freed nor spilled."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        needed_bytes: int = 0,
+        capacity_bytes: int = 0,
+        holders: Iterable[tuple[str, int]] = (),
+        waited_s: float = 0.0,
+    ) -> None:
+        self.needed_bytes = needed_bytes
+        self.capacity_bytes = capacity_bytes
+        #: What holds the memory, largest first: (what it is and who uses it, bytes).
+        self.holders = tuple(holders)
+        self.waited_s = waited_s
+        users = "\n".join(f"{_size(size):>10}  {who}" for who, size in self.holders)
+        if capacity_bytes and needed_bytes > capacity_bytes:
+            why = "the object is larger than the whole store."
+        else:
+            why = "what is there is in use." + (f" Held by:\n{users}" if users else "")
+        text = _text(
+            f"the object store has no room for {_size(needed_bytes)}.",
+            what=f"it holds {_size(capacity_bytes)}"
+            + (f", and nothing left it in {waited_s:g} s." if waited_s else ".")
+            if capacity_bytes
+            else "",
+            why=why,
+            next="drop references and arrays that are not needed, or give the store more: init(object_store_memory=).",
+        )
+        super().__init__(message or text)
+
+
+class OutOfDiskError(SkateError):
+    """Objects had to be spilled to disk, and the disk is full."""
+
+    def __init__(self, message: str = "", *, path: str = "", needed_bytes: int = 0, free_bytes: int = 0) -> None:
+        self.path = path
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+        text = _text(
+            f"no room to spill objects to disk{f' in {path}' if path else ''}.",
+            what=f"{_size(needed_bytes)} had to be written, {_size(free_bytes)} are free." if needed_bytes else "",
+            next="free disk space, spill to another directory, or drop references that you no longer need.",
+        )
+        super().__init__(message or text)
+
+
+class ActorError(SkateError):
+    """A call to an actor did not complete because of the actor, not because of the method that was called."""
+
+    _headline = "did not complete a call"
+    _next = ""
+
+    def __init__(self, message: str = "", *, actor_id: str = "", actor_name: str = "", reason: str = "") -> None:
+        self.actor_id = actor_id
+        self.actor_name = actor_name
+        self.reason = reason
+        super().__init__(
+            message or _text(f"{_actor(actor_name, actor_id)} {self._headline}.", why=reason, next=self._next)
+        )
+
+
+class ActorDiedError(ActorError):
+    """The actor is dead and will not be restarted; no call to it will ever complete."""
+
+    _headline = "is dead"
+    _next = "create it again, or let it restart by itself with max_restarts=."
+
+
+class ActorUnavailableError(ActorError):
+    """The actor cannot be reached at present: it restarts, or the connection broke. The call may have run, or not."""
+
+    _headline = "cannot be reached at present"
+    _next = "call again if the method may run twice, or allow that with max_task_retries=."
+
+
+class PendingCallsLimitExceeded(SkateError):
+    """As many calls wait for the actor as its `max_pending_calls` allows."""
+
+    def __init__(self, message: str = "", *, actor_name: str = "", limit: int = 0) -> None:
+        self.actor_name = actor_name
+        self.limit = limit
+        text = _text(
+            f"{_actor(actor_name, '')} takes no more calls at present.",
+            why=f"{_count(limit, 'call')} wait already, which is its max_pending_calls.",
+            next="wait for some of them to complete, or raise max_pending_calls=.",
+        )
+        super().__init__(message or text)
+
+
+class AsyncioActorExit(SkateError):
+    """Raised inside a method of an async actor to end the actor; it never reaches a caller."""
+
+
+class SkateSystemError(SkateError):
+    """The runtime cannot go on: a process of it could not be started, or a connection broke for no known reason."""
+
+
+class InternalError(SkateSystemError):
+    """Something happened that cannot happen: a bug in Skate. The text has what is needed to report it."""
+
+    def __init__(self, message: str = "", *, detail: str = "", story: Iterable[str] = ()) -> None:
+        self.detail = detail
+        #: What happened before, oldest first.
+        self.story = tuple(story)
+        text = _text(
+            "Skate has a bug: something happened that should be impossible.",
+            what=detail,
+            why="\n".join(("not known. What happened before:", *self.story)) if self.story else "not known.",
+            next="please report it with this text and, if you can, the program.",
+        )
+        super().__init__(message or text)
+
+
+class TaskInterrupt(KeyboardInterrupt):
+    """Raised inside a running task when it is cancelled, wherever the task is at that moment.
+
+    Not an Exception, so that `except Exception` in the task does not swallow it; a KeyboardInterrupt, so that code
+    which tidies up after Ctrl-C does the same here. Let it pass: who waits for the task gets a TaskCancelledError.
+    """
+
+
+# --- Ray's names for the same errors ---------------------------------------------------------------------------------
+
+RayError = SkateError
+RayTaskError = TaskError
+RayActorError = ActorError
+RaySystemError = SkateSystemError
+LocalRayletDiedError = NodeDiedError
+PlasmaObjectNotAvailable = ObjectLostError
+
+__all__ = [
+    "SkateError",
+    "TaskError",
+    "TaskCancelledError",
+    "GetTimeoutError",
+    "TaskUnschedulableError",
+    "TaskPlacementGroupRemoved",
+    "RuntimeEnvSetupError",
+    "SerializationError",
+    "NotInitializedError",
+    "ForkedProcessError",
+    "WorkerCrashedError",
+    "OutOfMemoryError",
+    "NodeDiedError",
+    "ObjectLostError",
+    "OwnerDiedError",
+    "ObjectFreedError",
+    "ObjectReconstructionFailedError",
+    "ObjectFetchTimedOutError",
+    "ObjectStoreFullError",
+    "OutOfDiskError",
+    "ActorError",
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "ActorUnschedulableError",
+    "ActorPlacementGroupRemoved",
+    "PendingCallsLimitExceeded",
+    "AsyncioActorExit",
+    "SkateSystemError",
+    "InternalError",
+    "TaskInterrupt",
+    "RayError",
+    "RayTaskError",
+    "RayActorError",
+    "RaySystemError",
+    "LocalRayletDiedError",
+    "PlasmaObjectNotAvailable",
+]

@@ -1,0 +1,324 @@
+"""The life of a runtime: init, implicit init, shutdown, and all of it again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skate
+from waiting import wait_for
+
+
+@skate.remote
+def double(x: int) -> int:
+    return 2 * x
+
+
+def run_program(path: Path, source: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(source)
+    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=50, check=False)
+
+
+# --- starting and ending ----------------------------------------------------------------------------------------------
+
+
+def test_init_and_shutdown_are_visible() -> None:
+    assert not skate.is_initialized()
+    skate.init(num_cpus=1)
+    assert skate.is_initialized()
+    skate.shutdown()
+    assert not skate.is_initialized()
+
+
+def test_init_again_after_shutdown_many_times() -> None:
+    nodes = set()
+    for i in range(5):
+        info = skate.init(num_cpus=1)
+        nodes.add(info["node_id"])
+        assert skate.get(double.remote(i)) == 2 * i
+        skate.shutdown()
+    assert len(nodes) == 5
+
+
+def test_init_without_use() -> None:
+    for _ in range(3):
+        skate.init(num_cpus=1)
+        skate.shutdown()
+
+
+def test_shutdown_is_safe_without_init_and_twice() -> None:
+    skate.shutdown()
+    skate.init(num_cpus=1)
+    skate.shutdown()
+    skate.shutdown()
+
+
+def test_init_is_a_context_manager() -> None:
+    with skate.init(num_cpus=1):
+        assert skate.get(double.remote(4)) == 8
+    assert not skate.is_initialized()
+
+
+def test_the_context_manager_ends_the_runtime_after_an_exception() -> None:
+    with pytest.raises(ZeroDivisionError), skate.init(num_cpus=1):
+        raise ZeroDivisionError
+    assert not skate.is_initialized()
+
+
+@pytest.mark.parametrize("use", ["remote", "put", "cluster_resources", "nodes", "context", "map"])
+def test_first_use_starts_the_runtime(use: str) -> None:
+    assert not skate.is_initialized()
+    if use == "remote":
+        assert skate.get(double.remote(1)) == 2
+    elif use == "put":
+        assert skate.get(skate.put("value")) == "value"
+    elif use == "cluster_resources":
+        assert skate.cluster_resources()["CPU"] >= 1
+    elif use == "nodes":
+        assert skate.nodes()[0]["Alive"]
+    elif use == "context":
+        assert skate.get_runtime_context().get_node_id()
+    else:
+        assert list(skate.map(abs, [-1])) == [1]
+    assert skate.is_initialized()
+
+
+def test_declaring_a_remote_function_starts_nothing() -> None:
+    skate.remote(lambda: None)
+    skate.remote(num_cpus=2)(lambda: None).options(name="other")
+    assert not skate.is_initialized()
+
+
+def test_a_second_init_is_an_error_that_says_what_to_do() -> None:
+    skate.init(num_cpus=1)
+    with pytest.raises(RuntimeError, match="ignore_reinit_error"):
+        skate.init(num_cpus=1)
+    assert skate.get(double.remote(1)) == 2, "the first runtime goes on"
+
+
+def test_ignore_reinit_error_keeps_the_runtime_that_is_there() -> None:
+    first = skate.init(num_cpus=1)
+    second = skate.init(num_cpus=2, ignore_reinit_error=True)
+    assert second["node_id"] == first["node_id"]
+    assert skate.cluster_resources()["CPU"] == 1
+
+
+def test_init_from_another_thread_serves_all_threads() -> None:
+    starter = threading.Thread(target=lambda: skate.init(num_cpus=1))
+    starter.start()
+    starter.join()
+    assert skate.get(double.remote(21)) == 42
+
+
+def test_first_use_by_many_threads_at_once_starts_one_runtime() -> None:
+    barrier = threading.Barrier(6)
+    found: list[str] = []
+
+    def use() -> None:
+        barrier.wait()
+        assert skate.get(double.remote(1)) == 2
+        found.append(skate.get_runtime_context().get_node_id())
+
+    threads = [threading.Thread(target=use) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6
+    assert len(set(found)) == 1
+
+
+def test_shutdown_stops_tasks_that_still_run(tmp_path: Path) -> None:
+    """The leak check sees to it that the endless tasks and the one behind them are gone."""
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def endless(started: Path) -> None:
+        started.touch()
+        threading.Event().wait()
+
+    refs = [endless.remote(tmp_path / "started"), endless.remote(tmp_path / "never")]
+    wait_for((tmp_path / "started").exists, 30, "the task to start")
+    skate.shutdown()
+    assert len(refs) == 2
+    assert not (tmp_path / "never").exists()
+
+
+def test_references_may_outlive_their_runtime() -> None:
+    skate.init(num_cpus=1)
+    old = [skate.put(1), double.remote(2)]
+    skate.shutdown()
+    skate.init(num_cpus=1)
+    with pytest.raises(skate.exceptions.SkateError):
+        skate.get(old[0], timeout=10)
+    new = skate.put(3)
+    del old
+    assert skate.get(new) == 3
+
+
+def test_get_without_a_runtime_of_the_reference_is_an_error() -> None:
+    skate.init(num_cpus=1)
+    ref = skate.put(1)
+    skate.shutdown()
+    with pytest.raises(skate.exceptions.SkateError):
+        skate.get(ref, timeout=10)
+
+
+def test_in_a_task_the_runtime_is_there() -> None:
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def look() -> tuple[bool, str]:
+        return skate.is_initialized(), skate.init(ignore_reinit_error=True)["node_id"]
+
+    assert skate.get(look.remote()) == (True, skate.get_runtime_context().get_node_id())
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_resources_are_what_init_was_told() -> None:
+    skate.init(num_cpus=3, num_gpus=2, resources={"licence": 1.5}, object_store_memory=64 << 20)
+    total = skate.cluster_resources()
+    assert total["CPU"] == 3
+    assert total["GPU"] == 2
+    assert total["licence"] == 1.5
+    assert total["object_store_memory"] == 64 << 20
+
+
+def test_without_arguments_there_is_a_cpu_for_each_core_and_no_gpu() -> None:
+    skate.init()
+    assert skate.cluster_resources()["CPU"] >= 1
+    assert skate.cluster_resources().get("GPU", 0) == 0
+
+
+def test_no_cpus_at_all_still_runs_tasks_that_need_none() -> None:
+    skate.init(num_cpus=0)
+    assert skate.get(double.options(num_cpus=0).remote(5)) == 10
+
+
+def test_namespace() -> None:
+    skate.init(num_cpus=1, namespace="mine")
+    assert skate.get_runtime_context().namespace == "mine"
+    inside = skate.remote(lambda: skate.get_runtime_context().namespace)
+    assert skate.get(inside.remote()) == "mine"
+
+
+def test_environment_of_the_whole_job() -> None:
+    skate.init(num_cpus=1, runtime_env={"env_vars": {"COLOUR": "green", "SIZE": "9"}})
+    look = skate.remote(lambda *names: [__import__("os").environ.get(name) for name in names])
+    assert skate.get(look.remote("COLOUR", "SIZE")) == ["green", "9"]
+    own = look.options(runtime_env={"env_vars": {"SIZE": "10"}})
+    assert skate.get(own.remote("COLOUR", "SIZE")) == ["green", "10"], "a task's own variables are added to the job's"
+
+
+def test_what_ray_programs_pass_is_accepted() -> None:
+    skate.init(
+        num_cpus=1, include_dashboard=False, configure_logging=True, logging_level="error", _system_config={"any": 1}
+    )
+    assert skate.get(double.remote(1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "names"),
+    [
+        ({"num_cpus": -1}, ValueError, "num_cpus"),
+        ({"num_cpus": "2"}, (TypeError, ValueError), "num_cpus"),
+        ({"num_cpus": True}, (TypeError, ValueError), "num_cpus"),
+        ({"num_cpus": float("nan")}, ValueError, "num_cpus"),
+        ({"num_cpus": float("inf")}, ValueError, "num_cpus"),
+        ({"num_gpus": -1}, ValueError, "num_gpus"),
+        ({"num_gpus": 1.5}, (TypeError, ValueError), "num_gpus"),
+        ({"resources": {"CPU": 2}}, ValueError, "num_cpus"),
+        ({"resources": {"licence": -2}}, ValueError, "licence"),
+        ({"resources": ["licence"]}, (TypeError, ValueError), "resources"),
+        ({"object_store_memory": 10}, ValueError, "object_store_memory"),
+        ({"object_store_memory": "1GB"}, (TypeError, ValueError), "object_store_memory"),
+        ({"object_store_memory": True}, (TypeError, ValueError), "object_store_memory"),
+        ({"runtime_env": {"env_vars": {"A": 1}}}, (TypeError, ValueError), "env_vars"),
+        ({"logging_level": "loud"}, (TypeError, ValueError), "(?i)level"),
+        ({"namespace": 3}, (TypeError, ValueError), "namespace"),
+        ({"spill_directory": "/nonexistent/folder"}, ValueError, "spill_directory"),
+        ({"memory_threshold": 7}, ValueError, "memory_threshold"),
+        ({"num_cpu": 2}, TypeError, "num_cpu"),
+        ({"address": "10.0.0.1:6379"}, ValueError, "address"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_bad_argument_is_named_and_starts_nothing(arguments: dict[str, Any], error: Any, names: str) -> None:
+    with pytest.raises(error, match=names):
+        skate.init(**arguments)
+    assert not skate.is_initialized()
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_never_calls_shutdown_ends_in_silence(tmp_path: Path) -> None:
+    done = run_program(
+        tmp_path / "program.py",
+        """
+import skate
+
+@skate.remote
+def f(x):
+    return x + 1
+
+print(skate.get(f.remote(1)))
+kept = f.remote(2)
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
+def test_a_program_that_ends_while_tasks_run_ends_in_silence(tmp_path: Path) -> None:
+    done = run_program(
+        tmp_path / "program.py",
+        """
+import threading
+import skate
+
+skate.init(num_cpus=1)
+
+@skate.remote
+def endless():
+    threading.Event().wait()
+
+refs = [endless.remote() for _ in range(3)]
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_program_that_raises_shows_its_own_error_and_exits_with_1(tmp_path: Path) -> None:
+    done = run_program(tmp_path / "program.py", "import skate\nskate.init(num_cpus=1)\nraise RuntimeError('mine')\n")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("RuntimeError: mine")
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_the_exit_code_of_a_program_is_its_own(tmp_path: Path) -> None:
+    done = run_program(tmp_path / "program.py", "import skate, sys\nskate.put(1)\nsys.exit(7)\n")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
+def test_skate_can_be_used_from_an_atexit_handler(tmp_path: Path) -> None:
+    done = run_program(
+        tmp_path / "program.py",
+        """
+import atexit
+import skate
+
+skate.init(num_cpus=1)
+
+@atexit.register
+def last():
+    print(skate.get(skate.remote(abs).remote(-3)))
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")

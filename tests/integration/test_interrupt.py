@@ -1,0 +1,334 @@
+"""Ctrl-C in the driver: `get` stops at once, and everything goes on afterwards as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from waiting import wait_for
+
+#: "At once", on a machine that may be busy.
+AT_ONCE_S = 5.0
+
+PROLOGUE = """
+import os, sys, time
+import skate
+
+folder = sys.argv[1]
+skate.init(num_cpus=2)
+
+@skate.remote
+def forever(name):
+    with open(os.path.join(folder, name), "w"):
+        pass
+    while True:
+        time.sleep(0.01)
+
+@skate.remote
+def add_one(x):
+    return x + 1
+"""
+
+EPILOGUE = """
+    raise AssertionError("it was not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+assert skate.get([add_one.remote(number) for number in range(200)]) == list(range(1, 201))
+assert skate.get(skate.put(bytes(1_000_000))) == bytes(1_000_000)
+print("goes on", flush=True)
+"""
+
+BLOCKED = {
+    "get": "skate.get(forever.remote('running'))",
+    "get of many": "skate.get([add_one.remote(1), forever.remote('running'), add_one.remote(2)])",
+    "get with a timeout": "skate.get(forever.remote('running'), timeout=1000)",
+    "wait": "skate.wait([forever.remote('running')])",
+    "as_completed": "for ref in skate.as_completed([add_one.remote(1), forever.remote('running')]): skate.get(ref)",
+    "map": "list(skate.map(forever, ['running']))",
+    "future": "forever.remote('running').future().result()",
+}
+
+
+def start(tmp_path: Path, program: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        output, errors = process.communicate(timeout=40)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        pytest.fail(f"it hung; stdout: {output!r}; stderr: {errors!r}")
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize("whom", ["driver", "terminal"])
+@pytest.mark.parametrize("call", BLOCKED)
+def test_a_blocked_call_stops_at_once_and_the_runtime_goes_on(tmp_path: Path, call: str, whom: str) -> None:
+    """A terminal sends Ctrl-C to every process of the group; only the driver should take notice."""
+    if whom == "terminal" and call not in ("get", "wait"):
+        pytest.skip("two calls are enough to show that the other processes do not care")
+    process = start(tmp_path, PROLOGUE + "try:\n    " + BLOCKED[call] + EPILOGUE)
+    wait_for((tmp_path / "running").exists, 30, "the task to run")
+    if whom == "driver":
+        process.send_signal(signal.SIGINT)
+    else:
+        os.killpg(process.pid, signal.SIGINT)
+    sent = time.monotonic()
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line == "interrupted\n", finish(process)
+    assert time.monotonic() - sent < AT_ONCE_S
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "goes on\n"), errors
+
+
+def test_a_stream_that_waits_stops_at_once(tmp_path: Path) -> None:
+    program = PROLOGUE + (
+        "@skate.remote(num_returns='streaming')\n"
+        "def produce():\n"
+        "    yield 1\n"
+        "    with open(os.path.join(folder, 'running'), 'w'):\n"
+        "        pass\n"
+        "    while True:\n"
+        "        time.sleep(0.01)\n"
+        "try:\n"
+        "    for ref in produce.remote():\n"
+        "        skate.get(ref)\n"
+    )
+    process = start(tmp_path, program + EPILOGUE)
+    wait_for((tmp_path / "running").exists, 30, "the task to run")
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "interrupted\ngoes on\n"), errors
+
+
+def test_await_is_interrupted(tmp_path: Path) -> None:
+    program = PROLOGUE + (
+        "import asyncio\nasync def main():\n    await forever.remote('running')\ntry:\n    asyncio.run(main())\n"
+    )
+    process = start(tmp_path, program + EPILOGUE)
+    wait_for((tmp_path / "running").exists, 30, "the task to run")
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "interrupted\ngoes on\n"), errors
+
+
+def test_a_put_that_waits_for_room_is_interrupted(tmp_path: Path) -> None:
+    program = PROLOGUE + (
+        "import numpy as np\n"
+        "skate.shutdown()\n"
+        "skate.init(num_cpus=2, object_store_memory=32_000_000)\n"
+        "views = [skate.get(skate.put(np.zeros(1_000_000))) for _ in range(3)]\n"
+        "try:\n"
+        "    print('putting', flush=True)\n"
+        "    while True:\n"
+        "        try:\n"
+        "            skate.put(np.zeros(2_000_000))\n"
+        "        except skate.exceptions.ObjectStoreFullError:\n"
+        "            pass\n"
+    )
+    process = start(tmp_path, program + EPILOGUE.replace("assert skate", "views = None\nassert skate", 1))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "putting\n"
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "interrupted\ngoes on\n"), errors
+
+
+def test_uncaught_it_ends_the_program_as_python_does(tmp_path: Path) -> None:
+    process = start(tmp_path, PROLOGUE + "skate.get(forever.remote('running'))\n")
+    wait_for((tmp_path / "running").exists, 30, "the task to run")
+    process.send_signal(signal.SIGINT)
+    code, _, errors = finish(process)
+    assert code == -signal.SIGINT
+    assert errors.strip().endswith("KeyboardInterrupt")
+
+
+def test_the_interrupted_task_runs_on(tmp_path: Path) -> None:
+    """Ctrl-C stops the waiting, not the task: it can be waited for again."""
+    program = PROLOGUE + (
+        "@skate.remote\n"
+        "def patient():\n"
+        "    with open(os.path.join(folder, 'running'), 'w'):\n"
+        "        pass\n"
+        "    while not os.path.exists(os.path.join(folder, 'go')):\n"
+        "        time.sleep(0.005)\n"
+        "    return 'done'\n"
+        "ref = patient.remote()\n"
+        "try:\n"
+        "    skate.get(ref)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+        "print(skate.get(ref))\n"
+    )
+    process = start(tmp_path, program)
+    wait_for((tmp_path / "running").exists, 30, "the task to run")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "interrupted\n"
+    (tmp_path / "go").touch()
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "done\n"), errors
+
+
+def test_a_handler_of_the_users_own_is_kept(tmp_path: Path) -> None:
+    program = (
+        "import signal\n"
+        "seen = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        + PROLOGUE
+        + (
+            "ref = forever.remote('running')\n"
+            "while not seen:\n"
+            "    try:\n"
+            "        skate.get(ref, timeout=0.2)\n"
+            "    except skate.exceptions.GetTimeoutError:\n"
+            "        pass\n"
+            "assert skate.get(add_one.remote(1)) == 2\n"
+            "print('seen', len(seen))\n"
+        )
+    )
+    process = start(tmp_path, program)
+    wait_for((tmp_path / "running").exists, 30, "the task to run")
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "seen 1\n"), errors
+
+
+def test_the_handler_is_the_users_again_after_shutdown(tmp_path: Path) -> None:
+    program = PROLOGUE + (
+        "import signal\n"
+        "skate.get(add_one.remote(1))\n"
+        "skate.shutdown()\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(1000)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    process = start(tmp_path, program)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finish(process)
+    assert (code, output) == (0, "interrupted\n"), errors
+
+
+STORM = """
+import random, signal, threading
+
+lock = threading.Lock()
+armed = threading.Event()
+ended = False
+rng = random.Random(7)
+main = threading.main_thread().ident
+
+def send_interrupts():
+    # One signal for each time that the main thread is armed, a random moment later.
+    while True:
+        armed.wait()
+        if ended:
+            return
+        deadline = time.monotonic() + rng.random() * rng.choice([0.0005, 0.003, 0.01])
+        while time.monotonic() < deadline:
+            pass
+        with lock:
+            if armed.is_set() and not ended:
+                armed.clear()
+                signal.pthread_kill(main, signal.SIGINT)
+
+def disarm():
+    # The last signal may arrive here, so look again until none did.
+    while True:
+        try:
+            with lock:
+                armed.clear()
+            return
+        except KeyboardInterrupt:
+            pass
+
+import numpy as np
+
+@skate.remote
+def nested(x):
+    return sum(skate.get([add_one.remote(x), add_one.remote(x + 1)]))
+
+@skate.remote
+def double(array):
+    return array * 2
+
+def work(number):
+    kind = number % 6
+    if kind == 0:
+        assert skate.get([add_one.remote(number + i) for i in range(20)]) == [number + i + 1 for i in range(20)]
+    elif kind == 1:
+        assert skate.get(nested.remote(number)) == 2 * number + 3
+    elif kind == 2:
+        assert (skate.get(skate.put(np.full(50_000, number))) == number).all()
+    elif kind == 3:
+        assert (skate.get(double.remote(np.full(50_000, number))) == 2 * number).all()
+    elif kind == 4:
+        refs = [add_one.remote(number) for _ in range(10)]
+        ready, rest = skate.wait(refs, num_returns=5)
+        assert len(ready) == 5 and len(rest) == 5
+        assert skate.get(ready) == [number + 1] * 5
+    else:
+        ref = add_one.remote(number)
+        for _ in range(5):
+            ref = add_one.remote(ref)
+        assert skate.get(ref) == number + 6
+
+thread = threading.Thread(target=send_interrupts, daemon=True)
+thread.start()
+interrupted = 0
+for number in range(ROUNDS):
+    try:
+        armed.set()
+        work(number)
+    except KeyboardInterrupt:
+        interrupted += 1
+    finally:
+        disarm()
+ended = True
+armed.set()
+thread.join()
+
+for number in range(60):
+    work(number)
+assert skate.get([add_one.remote(number) for number in range(5000)]) == list(range(1, 5001))
+import gc
+gc.collect()
+deadline = time.monotonic() + 15
+while True:
+    free, total = skate.available_resources(), skate.cluster_resources()
+    held = total["object_store_memory"] - free.get("object_store_memory", 0)
+    if free.get("CPU") == 2 and held < 40_000_000:
+        break
+    assert time.monotonic() < deadline, f"not given back: {2 - free.get('CPU', 0)} CPUs, {held} bytes"
+    time.sleep(0.01)
+print("interrupted", interrupted)
+"""
+
+
+def test_interrupts_at_random_moments_corrupt_nothing(tmp_path: Path) -> None:
+    process = start(tmp_path, PROLOGUE + STORM.replace("ROUNDS", "600"))
+    code, output, errors = finish(process)
+    assert code == 0, errors
+    word, count = output.split()
+    assert word == "interrupted"
+    assert int(count) > 50, "the storm did hit"

@@ -1,0 +1,344 @@
+"""What tasks print appears at the driver, with a prefix that says who; however much, and however it was written.
+
+Each driver is a program of its own, whose output is what a user would see.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+PROLOGUE = """
+import logging, os, subprocess, sys, time
+import skate
+"""
+
+PREFIX = r"\([^()]*pid=\d+\) "
+
+
+def run(program: str) -> tuple[list[str], list[str]]:
+    """Run a driver; the lines of its stdout and stderr."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROLOGUE + program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=40,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        pytest.fail(f"it hung; stdout: {str(expired.stdout)[-2000:]}, stderr: {str(expired.stderr)[-2000:]}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def run_task(body: str, *, init: str = "num_cpus=1", after: str = "") -> tuple[list[str], list[str]]:
+    """Run a driver with one task of this body."""
+    indented = "\n".join("    " + line for line in body.strip().splitlines())
+    return run(f"skate.init({init})\n@skate.remote\ndef speak():\n{indented}\nskate.get(speak.remote())\n{after}\n")
+
+
+def texts(lines: list[str]) -> list[str]:
+    """The lines without their prefixes, which each must have."""
+    for line in lines:
+        assert re.match(PREFIX, line), f"no prefix: {line!r}"
+    return [re.sub("^" + PREFIX, "", line) for line in lines]
+
+
+def test_a_line_has_a_prefix_that_says_which_task_and_process() -> None:
+    output, errors = run_task("print('hello from', os.getpid())")
+    (line,) = output
+    found = re.fullmatch(r"\(speak pid=(\d+)\) hello from (\d+)", line)
+    assert found, line
+    assert found[1] == found[2]
+    assert errors == []
+
+
+def test_stderr_goes_to_stderr() -> None:
+    output, errors = run_task("print('out')\nprint('err', file=sys.stderr)")
+    assert texts(output) == ["out"]
+    assert texts(errors) == ["err"]
+
+
+def test_logging_appears() -> None:
+    output, errors = run_task("logging.getLogger('mine').warning('a warning')")
+    assert output == []
+    assert texts(errors) == ["a warning"]
+
+
+def test_what_the_last_task_printed_is_shown_before_the_driver_ends() -> None:
+    output, _ = run_task("for n in range(500):\n    print('line', n)")
+    assert texts(output) == [f"line {number}" for number in range(500)]
+
+
+def test_what_was_printed_is_shown_when_get_returns_or_soon_after() -> None:
+    """Without the driver's end: it polls until the line is there."""
+    run(
+        """
+import io
+sys.stdout = io.StringIO()
+skate.init(num_cpus=1)
+@skate.remote
+def speak():
+    print("now")
+skate.get(speak.remote())
+deadline = time.monotonic() + 20
+while "now" not in sys.stdout.getvalue():
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
+"""
+    )
+
+
+def test_every_task_has_its_own_name_in_the_prefix() -> None:
+    output, _ = run(
+        """
+skate.init(num_cpus=1)
+@skate.remote
+def first():
+    print("from first")
+@skate.remote
+def second():
+    print("from second")
+skate.get([first.remote(), second.remote(), first.options(name="named").remote()])
+"""
+    )
+    names = [re.match(r"\((\S+) pid", line)[1] for line in output]  # type: ignore[index]
+    assert names[:2] == ["first", "second"]
+    # The third prints what was printed before, so it may be folded into a count.
+    assert len(output) in (2, 3)
+
+
+def test_partial_lines_are_shown_whole() -> None:
+    output, _ = run_task(
+        "sys.stdout.write('one ')\nsys.stdout.flush()\nsys.stdout.write('line\\n')\nsys.stdout.write('no end')"
+    )
+    assert " ".join(texts(output)).split() == ["one", "line", "no", "end"]
+
+
+def test_text_without_a_newline_is_shown_while_the_task_runs() -> None:
+    """A prompt or a progress bar; the task runs on until the driver has seen it."""
+    run(
+        """
+import io, tempfile
+sys.stdout = io.StringIO()
+skate.init(num_cpus=1)
+folder = tempfile.mkdtemp(prefix="logs")
+go = os.path.join(folder, "go")
+@skate.remote
+def speak():
+    sys.stdout.write("half a line")
+    sys.stdout.flush()
+    while not os.path.exists(go):
+        time.sleep(0.005)
+ref = speak.remote()
+deadline = time.monotonic() + 20
+while "half a line" not in sys.stdout.getvalue():
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
+open(go, "w").close()
+skate.get(ref)
+os.remove(go)
+os.rmdir(folder)
+"""
+    )
+
+
+def test_a_task_that_does_not_flush_is_seen_all_the_same() -> None:
+    """Its output is a pipe; a user who prints wants to see it now, and not when a buffer is full."""
+    run(
+        """
+import io, tempfile
+sys.stdout = io.StringIO()
+skate.init(num_cpus=1)
+folder = tempfile.mkdtemp(prefix="logs")
+go = os.path.join(folder, "go")
+@skate.remote
+def speak():
+    print("seen at once")
+    while not os.path.exists(go):
+        time.sleep(0.005)
+ref = speak.remote()
+deadline = time.monotonic() + 20
+while "seen at once" not in sys.stdout.getvalue():
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
+open(go, "w").close()
+skate.get(ref)
+os.remove(go)
+os.rmdir(folder)
+"""
+    )
+
+
+def test_a_very_long_line_is_cut_and_says_so_or_is_whole() -> None:
+    output, _ = run_task("print('x' * 5_000_000)\nprint('after')")
+    assert output[-1].endswith("after")
+    long = texts(output[:-1])
+    assert all(line.startswith("x" * 1000) for line in long[:1])
+    assert sum(line.count("x") for line in long) == 5_000_000 or re.search(r"cut|truncated|longer|skipped", long[-1])
+
+
+def test_huge_amounts_do_not_stop_the_task_and_what_is_dropped_is_said() -> None:
+    output, _ = run(
+        """
+skate.init(num_cpus=2)
+@skate.remote
+def speak(seed):
+    for n in range(100_000):
+        print(f"line {seed} {n} of very many lines that are printed by a task")
+    return seed
+assert skate.get([speak.remote(n) for n in range(2)]) == [0, 1]
+print("end", flush=True)
+"""
+    )
+    for seed in range(2):
+        shown = sum(f"line {seed} " in line for line in output)
+        dropped = sum(
+            int(number.replace(",", ""))
+            for line in output
+            if "dropped" in line
+            for number in re.findall(r"[\d,]{3,}", line)
+        )
+        assert shown == 100_000 or dropped > 0, f"{shown} lines are shown and it is not said that others are missing"
+
+
+def test_binary_and_broken_text_does_no_harm() -> None:
+    output, _ = run_task("os.write(1, bytes(range(256)) + b'\\n')\nprint('ümlaut ☃')\nprint('\\x00zero')\nprint('end')")
+    assert any("ümlaut ☃" in line for line in output)
+    assert output[-1].endswith("end")
+
+
+def test_c_level_writes_appear() -> None:
+    output, errors = run_task("os.write(1, b'from C\\n')\nos.write(2, b'C error\\n')")
+    assert texts(output) == ["from C"]
+    assert texts(errors) == ["C error"]
+
+
+def test_order_of_python_and_c_level_writes_is_kept() -> None:
+    output, _ = run_task("print('1 python')\nos.write(1, b'2 native\\n')\nprint('3 python')")
+    assert texts(output) == ["1 python", "2 native", "3 python"]
+
+
+def test_output_of_programs_that_a_task_runs_appears() -> None:
+    output, errors = run_task("subprocess.run('echo from echo; echo to stderr >&2', shell=True, check=True)")
+    assert texts(output) == ["from echo"]
+    assert texts(errors) == ["to stderr"]
+
+
+def test_repeated_lines_are_folded_with_their_number() -> None:
+    output, _ = run_task("for n in range(100):\n    print('the same')")
+    assert len(output) < 10
+    assert texts(output)[0] == "the same"
+    counted = sum(int(number) for line in output[1:] for number in re.findall(r"(\d+)x", line))
+    plain = sum(text == "the same" for text in texts(output))
+    assert counted + plain == 100
+
+
+def test_repeated_lines_of_several_workers_are_folded() -> None:
+    _, errors = run(
+        """
+skate.init(num_cpus=2)
+@skate.remote
+def warn():
+    print("something is deprecated", file=sys.stderr)
+    time.sleep(0.001)
+skate.get([warn.remote() for _ in range(50)])
+"""
+    )
+    assert 1 <= len(errors) < 10
+    assert all("something is deprecated" in line for line in errors)
+
+
+def test_different_lines_are_never_folded() -> None:
+    output, _ = run_task("for n in range(2000):\n    print(n)")
+    assert texts(output) == [str(number) for number in range(2000)]
+
+
+def test_empty_lines_are_kept() -> None:
+    output, _ = run_task("print('a')\nprint()\nprint()\nprint('b')")
+    assert [line.strip() for line in texts(output)] == ["a", "", "", "b"]
+
+
+def test_log_to_driver_false_shows_nothing() -> None:
+    output, errors = run_task(
+        "print('out')\nprint('err', file=sys.stderr)\nos.write(1, b'native\\n')\n"
+        "for n in range(50_000): print('much', n)",
+        init="num_cpus=1, log_to_driver=False",
+    )
+    assert (output, errors) == ([], [])
+
+
+def test_output_of_nested_tasks_appears() -> None:
+    output, _ = run(
+        """
+skate.init(num_cpus=2)
+@skate.remote
+def child():
+    print("from the child")
+@skate.remote
+def parent():
+    print("before")
+    skate.get(child.remote())
+    print("after")
+skate.get(parent.remote())
+"""
+    )
+    assert sorted(texts(output)) == ["after", "before", "from the child"]
+    parents = [line for line in output if "(parent pid=" in line]
+    assert len(parents) == 2
+
+
+def test_output_of_a_worker_that_dies_appears() -> None:
+    _, errors = run(
+        """
+skate.init(num_cpus=1)
+@skate.remote(max_retries=0)
+def doomed():
+    print("last words", file=sys.stderr)
+    os._exit(1)
+try:
+    skate.get(doomed.remote())
+except skate.exceptions.WorkerCrashedError:
+    pass
+"""
+    )
+    assert "last words" in texts(errors)
+
+
+def test_print_in_a_thread_of_a_task_appears() -> None:
+    output, _ = run_task(
+        "import threading\nt = threading.Thread(target=print, args=('in a thread',))\nt.start()\nt.join()"
+    )
+    assert texts(output) == ["in a thread"]
+
+
+def test_a_driver_whose_output_is_closed_goes_on() -> None:
+    program = (
+        PROLOGUE
+        + """
+skate.init(num_cpus=1)
+@skate.remote
+def speak(n):
+    print("line", n)
+    return n
+os.close(1)
+assert skate.get([speak.remote(n) for n in range(200)]) == list(range(200))
+os._exit(7)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, timeout=40, check=False
+    )
+    assert done.returncode == 7, done.stderr.decode()
+
+
+def test_reading_from_stdin_in_a_task_is_an_end_of_file_and_no_hang() -> None:
+    output, _ = run_task(
+        "try:\n    print(repr(input()))\nexcept (EOFError, OSError, RuntimeError):\n    print('no input')"
+    )
+    assert texts(output) == ["no input"]

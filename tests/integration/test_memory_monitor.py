@@ -1,0 +1,176 @@
+"""The memory monitor: the newest task that may be retried goes before the kernel's OOM killer acts, and says why.
+
+The threshold is set a little above what the machine uses at the moment, so that a few hundred megabytes trip it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skate
+from skate._node.memory_monitor import MemoryMonitor
+from skate.exceptions import OutOfMemoryError
+from waiting import wait_for
+
+MB = 1 << 20
+#: What may be allocated before the monitor acts; other programs on the machine come and go by less than this.
+ROOM_BYTES = 500 * MB
+#: What a greedy task takes at most: enough even if others free as much as ROOM_BYTES meanwhile.
+GREED_BYTES = 1400 * MB
+STEP_BYTES = 50 * MB
+WITHIN_S = 40.0
+
+
+def start(**settings: Any) -> None:
+    use = MemoryMonitor().read()
+    threshold = (use.used_bytes + ROOM_BYTES) / use.total_bytes
+    if threshold > 0.9:
+        pytest.skip("the machine has too little free memory to play with")
+    skate.init(**{"num_cpus": 2, "object_store_memory": 64 * MB, "memory_threshold": threshold, **settings})
+
+
+def append(path: Path, line: object) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def take_memory() -> None:
+    """Take more and more, in steps that the monitor can see, and keep it until killed."""
+    taken = []
+    for _ in range(GREED_BYTES // STEP_BYTES):
+        taken.append(b"\1" * STEP_BYTES)
+        time.sleep(0.02)
+    # The monitor looks a few times a second.
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_a_task_that_is_killed_for_memory_is_retried(tmp_path: Path) -> None:
+    start()
+    runs = tmp_path / "runs"
+
+    @skate.remote
+    def greedy_once() -> str:
+        append(runs, os.getpid())
+        if len(lines(runs)) == 1:
+            take_memory()
+        return "done"
+
+    assert skate.get(greedy_once.remote(), timeout=WITHIN_S) == "done"
+    assert len(lines(runs)) == 2
+
+
+def test_the_newest_is_killed_and_older_ones_go_on(tmp_path: Path) -> None:
+    start()
+    old_runs, new_runs, go = tmp_path / "old", tmp_path / "new", tmp_path / "go"
+
+    @skate.remote
+    def old() -> str:
+        append(old_runs, "run")
+        while not go.exists():
+            time.sleep(0.005)
+        return "old"
+
+    @skate.remote
+    def new() -> str:
+        append(new_runs, "run")
+        if len(lines(new_runs)) == 1:
+            take_memory()
+        go.touch()
+        return "new"
+
+    first = old.remote()
+    wait_for(lambda: lines(old_runs), WITHIN_S, "the older task to run")
+    assert skate.get([first, new.remote()], timeout=WITHIN_S) == ["old", "new"]
+    assert (len(lines(old_runs)), len(lines(new_runs))) == (1, 2)
+
+
+def test_one_that_may_not_be_retried_is_spared_while_another_may(tmp_path: Path) -> None:
+    """The newest task may not be retried, an older one may: the older one is the one to go."""
+    start()
+    retriable_runs, other_runs, go = tmp_path / "retriable", tmp_path / "other", tmp_path / "go"
+
+    @skate.remote(max_retries=2)
+    def retriable() -> str:
+        append(retriable_runs, "run")
+        if len(lines(retriable_runs)) == 1:
+            while not other_runs.exists():
+                time.sleep(0.005)
+            take_memory()
+        go.touch()
+        return "retried"
+
+    @skate.remote(max_retries=0)
+    def not_retriable() -> str:
+        append(other_runs, "run")
+        while not go.exists():
+            time.sleep(0.005)
+        return "spared"
+
+    first = retriable.remote()
+    wait_for(lambda: lines(retriable_runs), WITHIN_S, "the older task to run")
+    assert skate.get([first, not_retriable.remote()], timeout=WITHIN_S) == ["retried", "spared"]
+    assert (len(lines(retriable_runs)), len(lines(other_runs))) == (2, 1)
+
+
+def test_the_error_says_who_used_how_much(tmp_path: Path) -> None:
+    start()
+    pids = tmp_path / "pids"
+
+    @skate.remote(max_retries=0)
+    def greedy() -> None:
+        append(pids, os.getpid())
+        take_memory()
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        skate.get(greedy.remote(), timeout=WITHIN_S)
+    error, text = caught.value, str(caught.value)
+    (pid,) = lines(pids)
+    assert error.task_name == "greedy" or "greedy" in error.task_name
+    assert error.pid == int(pid)
+    assert 0 < error.used_bytes < error.total_bytes
+    assert any(used > 100 * MB for _, process, used in error.processes if process == int(pid)), error.processes
+    assert pid in text
+    assert "greedy" in text
+    assert "MiB" in text or "GiB" in text
+    assert "max_retries" in text, "it says what to do"
+
+
+def test_one_that_is_always_too_large_fails_in_the_end(tmp_path: Path) -> None:
+    start()
+    runs = tmp_path / "runs"
+
+    @skate.remote(max_retries=1)
+    def greedy() -> None:
+        append(runs, "run")
+        take_memory()
+
+    @skate.remote
+    def add_one(x: int) -> int:
+        return x + 1
+
+    with pytest.raises(OutOfMemoryError):
+        skate.get(greedy.remote(), timeout=WITHIN_S)
+    assert len(lines(runs)) == 2
+    assert skate.get(add_one.remote(1), timeout=WITHIN_S) == 2, "the runtime goes on"
+
+
+def test_a_threshold_of_one_switches_it_off(tmp_path: Path) -> None:
+    start(memory_threshold=1)
+
+    @skate.remote(max_retries=0)
+    def large() -> int:
+        return len(b"\1" * ROOM_BYTES)
+
+    assert skate.get(large.remote(), timeout=WITHIN_S) == ROOM_BYTES

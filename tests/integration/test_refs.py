@@ -1,0 +1,576 @@
+"""References: what they are, where they may be, and that objects live exactly as long as any of them."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skate
+from skate._worker import current
+from waiting import wait_for
+
+FREED_WITHIN_S = 20.0
+
+LARGE = 300_000
+
+
+@pytest.fixture(autouse=True)
+def everything_is_freed(runtime: Any) -> Iterator[None]:
+    """After each test, when its own references are gone, nothing is left: neither here nor in the store."""
+    before = skate.available_resources()["object_store_memory"]
+    yield
+    gc.collect()
+    wait_for(lambda: not objects_here(), FREED_WITHIN_S, "the driver's objects to be freed")
+    wait_for(
+        lambda: skate.available_resources()["object_store_memory"] >= before, FREED_WITHIN_S, "the store to be empty"
+    )
+
+
+def objects_here() -> int:
+    """Objects that this process owns or borrows."""
+    statistics = current.get_runtime().statistics()
+    return statistics["objects_owned"] + statistics["objects_borrowed"]
+
+
+def store_bytes_used() -> float:
+    return skate.cluster_resources()["object_store_memory"] - skate.available_resources()["object_store_memory"]
+
+
+@skate.remote
+def length(value: Any) -> int:
+    return len(value)
+
+
+@skate.remote
+def make(size: int) -> bytes:
+    return b"m" * size
+
+
+@skate.remote(num_cpus=0)
+def when(gate: Path, value: Any) -> Any:
+    wait_for(gate.exists, 40, "the gate to open")
+    return value
+
+
+def look_inside(value: Any) -> Any:
+    """A structure with each reference replaced by the length of its object."""
+    if isinstance(value, skate.ObjectRef):
+        return len(skate.get(value))
+    if isinstance(value, dict):
+        return {key: look_inside(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [look_inside(each) for each in value]
+    return value
+
+
+@skate.remote
+def look(value: Any) -> Any:
+    return look_inside(value)
+
+
+# --- what a reference is ----------------------------------------------------------------------------------------------
+
+
+def test_references_are_equal_to_themselves_only() -> None:
+    a, b = skate.put(1), skate.put(1)
+    assert a == a
+    assert a != b
+    assert a != 1
+    assert len({a, b, a}) == 2
+    assert {a: "found"}[a] == "found"
+
+
+def test_a_reference_is_typed_and_has_ids() -> None:
+    ref = length.remote(b"")
+    assert isinstance(ref, skate.ObjectRef)
+    assert ref.hex() == ref.binary().hex()
+    assert len(ref.binary()) >= 16
+    assert ref.task_id()
+    assert skate.ObjectRef[int]  # may be written in annotations
+
+
+def test_the_repr_of_a_reference_is_short() -> None:
+    text = repr(skate.put(1))
+    assert re.fullmatch(r"ObjectRef\(\w+\)", text)
+    assert len(text) < 40
+
+
+def test_a_reference_can_be_pickled() -> None:
+    ref = skate.put("value")
+    copy = pickle.loads(pickle.dumps(ref))
+    assert copy == ref
+    assert hash(copy) == hash(ref)
+    del ref
+    assert skate.get(copy) == "value"
+
+
+def test_a_reference_is_neither_iterable_nor_changeable() -> None:
+    ref = skate.put([1])
+    with pytest.raises(TypeError):
+        iter(ref)  # type: ignore[call-overload]
+    with pytest.raises(AttributeError):
+        ref.anything = 1
+
+
+# --- as arguments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_as_argument_a_reference_becomes_its_value(size: int) -> None:
+    assert skate.get(length.remote(skate.put(b"x" * size))) == size
+    assert skate.get(length.remote(value=skate.put(b"x" * size))) == size
+    assert skate.get(length.remote(make.remote(size))) == size
+    assert skate.get(length.remote(value=make.remote(size))) == size
+
+
+def test_the_same_reference_twice_in_a_call() -> None:
+    same = skate.remote(lambda a, b, c: (a == b == c, len(a)))
+    ref = make.remote(LARGE)
+    assert skate.get(same.remote(ref, ref, c=ref)) == (True, LARGE)
+
+
+def test_a_task_waits_for_its_arguments(tmp_path: Path) -> None:
+    pending = when.remote(tmp_path / "gate", "value")
+    ref = length.remote(pending)
+    assert skate.wait([ref], timeout=0) == ([], [ref])
+    (tmp_path / "gate").touch()
+    assert skate.get(ref) == 5
+
+
+def test_tasks_that_wait_for_arguments_hold_no_cpu(tmp_path: Path) -> None:
+    pending = when.remote(tmp_path / "gate", b"")
+    waiting = [length.remote(pending) for _ in range(10)]
+    skate.get(skate.remote((tmp_path / "gate").touch).remote())
+    assert skate.get(waiting) == [0] * 10
+
+
+@dataclass
+class Box:
+    content: Any
+
+
+class Slotted:
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_nested_references_stay_references(size: int) -> None:
+    ref = make.remote(size)
+    assert skate.get(look.remote([ref])) == [size]
+    assert skate.get(look.remote({"a": ref, "b": [ref, (ref,)]})) == {"a": size, "b": [size, [size]]}
+    assert skate.get(look.remote(value={"a": [[[ref]]]})) == {"a": [[[size]]]}
+    assert skate.get(look.remote({ref})) == [size]
+
+
+@pytest.mark.parametrize("box", [Box, Slotted])
+def test_references_in_instances(box: Any) -> None:
+    opened = skate.remote(lambda box: len(skate.get(box.content)))
+    assert skate.get(opened.remote(box(make.remote(LARGE)))) == LARGE
+
+
+def test_a_reference_in_a_structure_with_a_cycle() -> None:
+    structure: dict[str, Any] = {"ref": skate.put(b"x" * LARGE)}
+    structure["self"] = structure
+    check = skate.remote(lambda s: (s["self"] is s, len(skate.get(s["ref"]))))
+    assert skate.get(check.remote(structure)) == (True, LARGE)
+    structure.clear()
+
+
+def test_a_reference_dropped_after_the_call_still_arrives() -> None:
+    for nested in (False, True):
+        ref = skate.put(b"x" * LARGE)
+        result = look.remote([ref]) if nested else length.remote(ref)
+        del ref
+        assert skate.get(result) == ([LARGE] if nested else LARGE)
+
+
+def test_a_nested_reference_keeps_its_object_while_the_task_waits(tmp_path: Path) -> None:
+    """Nobody but the waiting call holds the reference; the object must still be there in the end."""
+    pending = when.remote(tmp_path / "gate", None)
+    check = skate.remote(lambda _, refs: [len(skate.get(ref)) for ref in refs])
+    ref = skate.put(b"x" * LARGE)
+    result = check.remote(pending, [ref])
+    del ref
+    gc.collect()
+    (tmp_path / "gate").touch()
+    assert skate.get(result) == [LARGE]
+
+
+def test_many_references_in_one_argument() -> None:
+    refs = [skate.put(bytes(i)) for i in range(500)]
+    assert skate.get(look.remote(refs)) == list(range(500))
+
+
+def test_a_pending_reference_can_be_passed_nested(tmp_path: Path) -> None:
+    pending = when.remote(tmp_path / "gate", b"1234")
+    result = look.remote([pending])
+    (tmp_path / "gate").touch()
+    assert skate.get(result) == [4]
+
+
+# --- as results -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_a_task_may_return_a_reference_that_it_made(size: int) -> None:
+    by_put = skate.remote(lambda: skate.put(b"p" * size))
+    by_task = skate.remote(lambda: make.remote(size))
+    for maker in (by_put, by_task):
+        inner = skate.get(maker.remote())
+        assert isinstance(inner, skate.ObjectRef)
+        assert len(skate.get(inner)) == size
+
+
+def test_a_task_may_return_a_reference_that_it_was_given() -> None:
+    ref = skate.put(b"x" * LARGE)
+    back = skate.get(skate.remote(lambda refs: refs[0]).remote([ref]))
+    assert back == ref
+    del ref
+    assert len(skate.get(back)) == LARGE
+
+
+def test_a_task_may_return_many_references() -> None:
+    @skate.remote
+    def many() -> dict[str, Any]:
+        return {"puts": [skate.put(bytes(i)) for i in range(20)], "tasks": [make.remote(i) for i in range(20)]}
+
+    refs = skate.get(many.remote())
+    assert [len(each) for each in skate.get(refs["puts"])] == list(range(20))
+    assert [len(each) for each in skate.get(refs["tasks"])] == list(range(20))
+
+
+def test_a_returned_reference_can_be_used_without_looking_at_it() -> None:
+    """The outer object is passed on by reference; whoever gets it finds the inner one alive."""
+    outer = skate.remote(lambda: [skate.put(b"x" * LARGE)]).remote()
+    assert skate.get(look.remote(outer)) == [LARGE]
+
+
+def test_a_returned_reference_lives_after_its_maker_died() -> None:
+    """The worker that made it is replaced after the call; what it owns belongs to whoever has the reference."""
+    maker = skate.remote(max_calls=1)(lambda: [make.remote(LARGE)])
+    inner = skate.get(maker.remote())[0]
+    assert len(skate.get(inner)) == LARGE
+
+
+def test_a_reference_through_three_processes() -> None:
+    @skate.remote
+    def deep(level: int, refs: list[Any]) -> Any:
+        if level == 0:
+            return [*refs, skate.put(b"d" * LARGE)]
+        return skate.get(deep.remote(level - 1, refs))
+
+    ref = skate.put(b"t" * LARGE)
+    top, bottom = skate.get(deep.remote(3, [ref]))
+    assert top == ref
+    assert [len(each) for each in skate.get([top, bottom])] == [LARGE, LARGE]
+
+
+def test_references_of_references() -> None:
+    ref: Any = skate.put(b"x" * LARGE)
+    for _ in range(5):
+        ref = skate.put([ref])
+    for _ in range(5):
+        ref = skate.get(ref)[0]
+    assert len(skate.get(ref)) == LARGE
+
+
+def test_a_reference_to_a_failed_task_can_be_passed_and_returned() -> None:
+    failed = skate.remote(lambda: 1 / 0).remote()
+    back = skate.get(skate.remote(lambda refs: refs).remote([failed]))
+    with pytest.raises(ZeroDivisionError):
+        skate.get(back[0])
+
+
+# --- in objects, closures, classes and globals ------------------------------------------------------------------------
+
+
+def test_a_reference_inside_an_object_keeps_the_inner_object() -> None:
+    inner = skate.put(b"x" * LARGE)
+    outer = skate.put({"inner": inner})
+    del inner
+    gc.collect()
+    assert len(skate.get(skate.get(outer)["inner"])) == LARGE
+    assert skate.get(look.remote(outer)) == {"inner": LARGE}
+
+
+def test_dropping_the_outer_object_frees_the_inner_one() -> None:
+    before = objects_here()
+    outer = skate.put([skate.put([skate.put(b"x" * LARGE)])])
+    assert objects_here() == before + 3
+    assert store_bytes_used() >= LARGE
+    del outer
+    wait_for(lambda: objects_here() == before, FREED_WITHIN_S, "all three to be freed")
+
+
+def test_a_reference_captured_in_a_closure() -> None:
+    ref = skate.put(b"x" * LARGE)
+    captured = skate.remote(lambda: len(skate.get(ref)))
+    assert skate.get([captured.remote() for _ in range(3)]) == [LARGE] * 3
+
+
+def test_a_reference_captured_in_a_closure_is_kept_by_the_function() -> None:
+    def build() -> Any:
+        ref = skate.put(b"x" * LARGE)
+        return skate.remote(lambda: len(skate.get(ref)))
+
+    captured = build()
+    gc.collect()
+    assert skate.get(captured.remote()) == LARGE
+    gc.collect()
+    assert skate.get(captured.remote()) == LARGE
+
+
+def test_a_reference_as_a_default_argument() -> None:
+    ref = skate.put(b"x" * LARGE)
+
+    def with_default(data: Any = ref) -> int:
+        return len(skate.get(data))
+
+    assert skate.get(skate.remote(with_default).remote()) == LARGE
+
+
+def test_a_reference_stored_on_a_class() -> None:
+    class Settings:
+        table = skate.put(b"x" * LARGE)
+
+        def size(self) -> int:
+            return len(skate.get(self.table))
+
+    assert skate.get(skate.remote(Settings().size).remote()) == LARGE
+    assert skate.get(skate.remote(lambda: Settings().size()).remote()) == LARGE
+
+
+def test_a_reference_stored_in_a_worker_outlives_its_task() -> None:
+    """A worker keeps it in a module; a later task there uses it after the driver let go."""
+
+    @skate.remote
+    def keep(refs: list[Any]) -> None:
+        import builtins
+
+        builtins.kept_by_test = refs[0]  # type: ignore[attr-defined]
+
+    @skate.remote
+    def use() -> int | None:
+        import builtins
+
+        kept = getattr(builtins, "kept_by_test", None)
+        return None if kept is None else len(skate.get(kept))
+
+    @skate.remote
+    def forget() -> bool:
+        import builtins
+
+        return builtins.__dict__.pop("kept_by_test", None) is not None
+
+    ref = skate.put(b"x" * LARGE)
+    skate.get(keep.remote([ref]))
+    del ref
+    gc.collect()
+    assert objects_here() >= 1, "the worker still has it"
+    found = wait_for(lambda: skate.get(use.remote()), 30, "a task to run in the worker that keeps the reference")
+    assert found == LARGE
+    wait_for(lambda: skate.get(forget.remote()), 30, "a task to run in the worker that keeps the reference")
+
+
+def test_a_reference_in_an_exception() -> None:
+    class Partial(Exception):
+        def __init__(self, text: str, refs: list[Any]) -> None:
+            super().__init__(text, refs)
+            self.refs = refs
+
+    @skate.remote
+    def fail() -> None:
+        raise Partial("half", [skate.put(b"x" * LARGE)])
+
+    with pytest.raises(Partial) as caught:
+        skate.get(fail.remote())
+    assert len(skate.get(caught.value.refs[0])) == LARGE
+    del caught
+
+
+# --- freeing ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_is_freed_with_its_last_reference() -> None:
+    first = skate.put(b"x" * 3_000_000)
+    second = pickle.loads(pickle.dumps(first))
+    used = store_bytes_used()
+    assert used >= 3_000_000
+    del first
+    gc.collect()
+    assert len(skate.get(second)) == 3_000_000
+    del second
+    wait_for(lambda: store_bytes_used() < 3_000_000, FREED_WITHIN_S, "the object to be freed")
+
+
+def test_results_nobody_wants_are_freed(tmp_path: Path) -> None:
+    """The reference is dropped before the task has run; the task runs, and its result goes at once."""
+    mark = tmp_path / "ran"
+    run = skate.remote(lambda: mark.touch() or b"x" * LARGE)
+    run.remote()
+    wait_for(mark.exists, 30, "the task to run")
+
+
+def test_a_value_outlives_its_reference() -> None:
+    """The memory under a zero-copy value is not given to others while the value is used."""
+    numpy = pytest.importorskip("numpy")
+    array = skate.get(skate.put(numpy.full(500_000, 7)))
+    gc.collect()
+    for i in range(30):
+        skate.get(skate.put(numpy.full(500_000, i)))
+    assert (array == 7).all()
+    del array
+
+
+def test_a_slice_keeps_the_memory_of_a_whole_array() -> None:
+    numpy = pytest.importorskip("numpy")
+    part = skate.get(skate.put(numpy.full(500_000, 7)))[10:20]
+    gc.collect()
+    for i in range(30):
+        skate.get(skate.put(numpy.full(500_000, i)))
+    assert list(part) == [7] * 10
+    del part
+
+
+def test_many_objects_come_and_go() -> None:
+    """Far more than the store holds at once, in each way that objects are made."""
+    for i in range(300):
+        assert skate.get(skate.put(i)) == i
+        assert len(skate.get(make.remote(LARGE))) == LARGE
+        assert skate.get(length.remote(skate.put(b"x" * LARGE))) == LARGE
+
+
+# --- arrays, tables and tensors ---------------------------------------------------------------------------------------
+
+
+def in_shared_memory(address: int) -> bool:
+    """Whether an address is in the arena that all processes share."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *_, name = line.split(maxsplit=5)
+        begin, end = (int(edge, 16) for edge in span.split("-"))
+        if begin <= address < end:
+            return "skate" in name
+    return False
+
+
+def test_a_large_array_is_not_copied() -> None:
+    numpy = pytest.importorskip("numpy")
+    ref = skate.put(numpy.arange(1_000_000))
+    here = skate.get(ref)
+    assert in_shared_memory(here.ctypes.data)
+    there = skate.remote(lambda array: (in_shared_memory(array.ctypes.data), int(array.sum()), array.flags.writeable))
+    assert skate.get(there.remote(ref)) == (True, 499999500000, False)
+
+
+def test_arrays_in_structures_are_not_copied_either() -> None:
+    numpy = pytest.importorskip("numpy")
+    value = skate.get(skate.put({"x": [numpy.ones(200_000), numpy.zeros((300, 1000))], "y": Box(numpy.ones(50_000))}))
+    assert all(in_shared_memory(array.ctypes.data) for array in (*value["x"], value["y"].content))
+
+
+def test_arrays_are_read_only_and_say_so() -> None:
+    numpy = pytest.importorskip("numpy")
+    array = skate.get(skate.put(numpy.zeros(100_000)))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        array += 1
+    with pytest.raises(ValueError):
+        array.flags.writeable = True
+    changed = array.copy()
+    changed[0] = 1
+    assert changed[0] == 1
+
+
+def test_in_a_task_a_write_to_a_shared_array_is_an_error_with_the_line() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    @skate.remote
+    def change(array: Any) -> None:
+        array[0] = 1
+
+    with pytest.raises(ValueError, match=r"array\[0\] = 1[\s\S]*read-only"):
+        skate.get(change.remote(skate.put(numpy.zeros(100_000))))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float32", "int8", "bool", "complex128", "datetime64[s]", "U7", "O", "f4,i8"]
+)
+@pytest.mark.parametrize("layout", ["C", "F", "strided", "empty", "scalar"])
+def test_arrays_of_every_kind_are_equal_after_the_trip(dtype: str, layout: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    array = numpy.zeros((300, 400), dtype=dtype)
+    if layout == "F":
+        array = numpy.asfortranarray(array)
+    elif layout == "strided":
+        array = array[::3, ::-2]
+    elif layout == "empty":
+        array = array[:0]
+    elif layout == "scalar":
+        array = array[0, 0].reshape(()) if dtype != "O" else numpy.array(None, dtype=object)
+    back = skate.get(skate.remote(lambda a: a).remote(array))
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert (back == array).all()
+
+
+def test_one_array_for_a_thousand_tasks_is_stored_once() -> None:
+    numpy = pytest.importorskip("numpy")
+    ref = skate.put(numpy.ones(500_000))
+    before = store_bytes_used()
+    total = skate.remote(lambda array, i: float(array.sum()) + i)
+    refs = [total.remote(ref, i) for i in range(1000)]
+    during = [store_bytes_used() for _ in range(5)]
+    assert skate.get(refs) == [500_000.0 + i for i in range(1000)]
+    assert max(during) < before + 4_000_000
+    assert store_bytes_used() < before + 4_000_000
+
+
+def test_an_array_returned_from_a_task_is_not_copied() -> None:
+    numpy = pytest.importorskip("numpy")
+    array = skate.get(skate.remote(lambda: numpy.arange(300_000)).remote())
+    assert in_shared_memory(array.ctypes.data)
+    assert array[-1] == 299_999
+
+
+def test_pandas_keeps_its_buffers_outside_the_pickle() -> None:
+    pandas = pytest.importorskip("pandas")
+    numpy = pytest.importorskip("numpy")
+    frame = pandas.DataFrame({"a": numpy.arange(200_000), "b": numpy.arange(200_000) / 3, "c": ["x"] * 200_000})
+    back = skate.get(skate.remote(lambda frame: frame).remote(frame))
+    pandas.testing.assert_frame_equal(back, frame)
+    assert in_shared_memory(back["a"].to_numpy().ctypes.data)
+    assert in_shared_memory(back["b"].to_numpy().ctypes.data)
+    assert (back["a"] + 1).iloc[-1] == 200_000, "computing with it works"
+
+
+def test_pyarrow_keeps_its_buffers_outside_the_pickle() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"a": list(range(200_000)), "b": ["text"] * 200_000})
+    back = skate.get(skate.remote(lambda table: table).remote(table))
+    assert back.equals(table)
+    buffers = [buffer for chunk in back.column("a").chunks for buffer in chunk.buffers() if buffer is not None]
+    assert all(in_shared_memory(buffer.address) for buffer in buffers)
+
+
+def test_torch_keeps_its_storage_outside_the_pickle() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(200_000)
+    back = skate.get(skate.remote(lambda tensor: tensor).remote(tensor))
+    assert torch.equal(back, tensor)
+    assert in_shared_memory(back.data_ptr())
+
+
+def test_bytes_like_values_of_every_kind() -> None:
+    for value in (b"x" * LARGE, bytearray(b"y" * LARGE), memoryview(b"z" * LARGE)):
+        assert bytes(skate.get(skate.put(value))) == bytes(value)

@@ -1,0 +1,189 @@
+"""Imports point inwards.
+
+    _core                    decisions: no input, no output, no clock
+      ↑
+    exceptions, _config …    the leaves: what every layer may name
+      ↑
+    _wire   _serialize       bytes between processes; values as bytes
+      ↑
+    _store                   objects in shared memory
+      ↑
+    _node   _worker          the daemon of a machine; the runtime inside every process
+      ↑
+    public modules           what users import
+      ↑
+    libraries                use only what users can use
+
+A module may import from its own package and from every layer below its own, and from nothing else of Skate. The rare
+import that must break the rule stands in EXCEPTIONS with its reason. Imports inside functions count; imports for type
+checkers do not, since they run nowhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+#: From the innermost layer outwards. A name is a package or a module directly under `skate`.
+LAYERS: list[set[str]] = [
+    {"_core"},
+    {"exceptions", "_config", "_object_ref", "_options"},
+    {"_wire", "_serialize"},
+    {"_store"},
+    {"_node", "_worker"},
+]
+
+#: Packages that are built on Skate as any user could build them.
+LIBRARIES = {"cli", "dashboard", "rl", "serve", "train", "util"}
+
+#: What decisions may be made of: nothing here reads, writes, waits or knows the time.
+PURE = {
+    "__future__",
+    "abc",
+    "array",
+    "bisect",
+    "collections",
+    "contextlib",
+    "dataclasses",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "math",
+    "msgspec",
+    "operator",
+    "re",
+    "string",
+    "struct",
+    "types",
+    "typing",
+}
+
+#: (importing module, what it imports): why that is right all the same.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("skate._core.ids", "os"): "random ids come from os.urandom, which is neither a clock nor a channel",
+    ("skate._worker.driver", "skate._node.main"): "a driver starts the daemon of its machine and writes its settings",
+    ("skate._worker.runtime", "skate._streaming"): "the runtime hands generators of references to users",
+    ("skate._worker.execute", "skate._streaming"): "so does a task that returns one",
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((SOURCE / "skate").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(module: str, path: Path) -> Iterator[str]:
+    """Every module that `path` imports, by its full name."""
+
+    def visit(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.orelse:
+                yield from visit(child)
+            return
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: write imports in full, so that they can be found"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if is_module(full) else str(node.module)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child)
+
+    return visit(ast.parse(path.read_text()))
+
+
+def is_module(name: str) -> bool:
+    path = SOURCE.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def part(module: str) -> str:
+    """The name directly under `skate` that a module belongs to: `_wire` for `skate._wire.messages`."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def layer(name: str) -> int:
+    """How far out a part lies; public modules are beyond all the layers that are listed."""
+    return next((depth for depth, names in enumerate(LAYERS) if name in names), len(LAYERS))
+
+
+def broken_rule(module: str, imported: str) -> str | None:
+    """Why `module` must not import `imported`, or None if it may."""
+    inside, outside = part(module), part(imported)
+    if not imported.startswith("skate"):
+        if inside == "_core" and imported.split(".")[0] not in PURE:
+            return f"_core is pure, and {imported} is not among what decisions may be made of"
+        return None
+    if inside in LIBRARIES:
+        if outside.startswith("_"):
+            return f"{inside} is a library, and {imported} is not public: let the core grow a public door"
+        return None
+    if outside == inside:
+        return None
+    if layer(inside) == len(LAYERS):
+        return f"{outside} is built on the public API, not below it" if outside in LIBRARIES else None
+    if layer(outside) < layer(inside) or (layer(inside) == layer(outside) == 1):
+        return None
+    return f"{outside or 'skate itself'} does not lie below {inside}"
+
+
+def test_imports_point_inwards() -> None:
+    wrong = [
+        f"{module} imports {imported}: {reason}"
+        for module, path in modules()
+        for imported in sorted(set(imports(module, path)))
+        if (reason := broken_rule(module, imported)) and (module, imported) not in EXCEPTIONS
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_every_exception_is_still_needed() -> None:
+    made = {(module, imported) for module, path in modules() for imported in imports(module, path)}
+    assert not EXCEPTIONS.keys() - made
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "allowed"),
+    [
+        ("skate._core.scheduler", "heapq", True),
+        ("skate._core.scheduler", "skate._core.task", True),
+        ("skate._core.scheduler", "time", False),
+        ("skate._core.scheduler", "socket", False),
+        ("skate._core.scheduler", "skate.exceptions", False),
+        ("skate.exceptions", "skate._core.ids", True),
+        ("skate._wire.messages", "skate._core.task", True),
+        ("skate._wire.messages", "skate._store.layout", False),
+        ("skate._wire.channel", "socket", True),
+        ("skate._store.client", "skate._wire.messages", True),
+        ("skate._node.daemon", "skate._worker.runtime", False),
+        ("skate._worker.runtime", "skate._node.daemon", False),
+        ("skate._worker.runtime", "skate", False),
+        ("skate._api", "skate._worker.runtime", True),
+        ("skate._api", "skate.util.queue", False),
+        ("skate.util.queue", "skate", True),
+        ("skate.util.queue", "skate.exceptions", True),
+        ("skate.util.queue", "skate._worker.runtime", False),
+    ],
+)
+def test_the_rule_itself(module: str, imported: str, allowed: bool) -> None:
+    assert (broken_rule(module, imported) is None) == allowed
+
+
+def test_importing_skate_loads_nothing_that_is_optional() -> None:
+    """What is slow to import is imported when it is needed: the time to a first result is a promise."""
+    optional = {"IPython", "asyncio", "matplotlib", "numpy", "pandas", "pyarrow", "rich", "torch"}
+    code = "import sys, skate; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert not optional & set(loaded.split())

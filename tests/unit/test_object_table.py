@@ -1,0 +1,884 @@
+"""Every byte has one use, pinned bytes stay, every request is answered once, and nothing is lost in the end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from skate._core import object_room, object_table
+from skate._core.object_records import (
+    Command,
+    Discard,
+    Place,
+    ReplyAllocated,
+    ReplyFull,
+    ReplyPinned,
+    StartRestore,
+    StartSpill,
+)
+from skate._core.object_table import ObjectTable, StoreProtocolError
+
+UNIT = 64
+HEAD = 4 * UNIT
+A, B, C = b"process-a", b"process-b", b"process-c"
+
+
+class Bench:
+    """A table with ten units of space, and short words for what tests do with it."""
+
+    def __init__(self, units: int = 10) -> None:
+        self.table = ObjectTable(
+            HEAD, HEAD + units * UNIT, full_grace_s=10, unsealed_grace_s=10, describe=lambda process: process.decode()
+        )
+        self.now = 100.0
+        self.requests = 0
+        #: Commands that were not looked at yet.
+        self.commands: list[Command] = []
+
+    def do(self, commands: object) -> list[Command]:
+        assert isinstance(commands, (list, tuple))
+        self.table.validate()
+        self.commands.extend(commands)
+        return list(commands)
+
+    def allocate(self, process: bytes, units: int, chunk: bool = False) -> list[Command]:
+        self.requests += 1
+        return self.do(self.table.allocate(process, self.requests, units * UNIT, chunk, self.now))
+
+    def put(self, process: bytes, object_id: bytes, units: int, owner: bytes | None = None) -> int:
+        """Allocate and seal; returns the offset."""
+        (reply,) = self.allocate(process, units)
+        assert isinstance(reply, ReplyAllocated)
+        self.do(self.table.seal(process, object_id, owner or process, reply.offset, units * UNIT, self.now))
+        return reply.offset
+
+    def pin(self, process: bytes, *ids: bytes) -> list[Command]:
+        self.requests += 1
+        return self.do(self.table.pin(process, self.requests, list(ids), self.now))
+
+    def unpin(self, process: bytes, *ids: bytes) -> list[Command]:
+        return self.do(self.table.unpin(process, ids, self.now))
+
+    def free(self, process: bytes, *ids: bytes) -> list[Command]:
+        return self.do(self.table.free(process, ids, self.now))
+
+    def die(self, process: bytes) -> list[Command]:
+        return self.do(self.table.process_died(process, self.now))
+
+    def tick(self, after: float) -> list[Command]:
+        self.now += after
+        return self.do(self.table.tick(self.now))
+
+    def end_io(self, error: str = "") -> list[Command]:
+        """End the oldest job."""
+        job = min(self.table.room.jobs)
+        spilling = self.table.room.jobs[job][0].place is Place.SPILLING
+        end = self.table.spill_ended if spilling else self.table.restore_ended
+        return self.do(end(job, error, self.now))
+
+    def where(self, object_id: bytes) -> Place:
+        return self.table.objects[object_id].place
+
+
+def test_space_is_lent_at_once_and_sealed_in_parts() -> None:
+    bench = Bench()
+    assert bench.allocate(A, 6) == [ReplyAllocated(A, 1, HEAD, 6 * UNIT)]
+    table = bench.table
+    bench.do(table.seal(A, b"second", A, HEAD + 2 * UNIT, UNIT + 1, bench.now))
+    bench.do(table.seal(A, b"first", A, HEAD, 1, bench.now))
+    assert table.statistics()["lent_bytes"] == 3 * UNIT
+    bench.do(table.return_space(A, HEAD + 4 * UNIT, 2 * UNIT, bench.now))
+    assert table.statistics()["lent_bytes"] == UNIT
+    bench.die(A)
+    assert table.statistics()["available_bytes"] == 10 * UNIT
+
+
+@pytest.mark.parametrize(
+    ("process", "offset", "size"),
+    [
+        (B, HEAD, UNIT),  # lent to another process
+        (A, HEAD, 3 * UNIT),  # more than was lent
+        (A, HEAD + 2 * UNIT, UNIT),  # not lent at all
+        (A, HEAD + 1, UNIT),  # not aligned
+        (A, HEAD, 0),
+        (A, HEAD, -1),
+        (A, 0, UNIT),  # the head of the arena
+        (A, -UNIT, UNIT),
+    ],
+)
+def test_a_seal_outside_of_lent_space_breaks_the_protocol(process: bytes, offset: int, size: int) -> None:
+    bench = Bench()
+    bench.allocate(A, 2)
+    with pytest.raises(StoreProtocolError):
+        bench.table.seal(process, b"x", process, offset, size, bench.now)
+    with pytest.raises(StoreProtocolError):
+        bench.table.return_space(process, offset, size, bench.now)
+    bench.table.validate()
+    assert bench.table.statistics()["lent_bytes"] == 2 * UNIT
+
+
+def test_an_allocation_of_nothing_breaks_the_protocol() -> None:
+    bench = Bench()
+    with pytest.raises(StoreProtocolError):
+        bench.allocate(A, 0)
+
+
+def test_a_process_cannot_have_any_number_of_requests_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_table, "WAITING_PER_PROCESS_MAX", 3)
+    bench = Bench()
+    bench.pin(A, b"u")
+    bench.allocate(B, 10)
+    bench.allocate(A, 1)
+    bench.allocate(A, 1)
+    with pytest.raises(StoreProtocolError):
+        bench.allocate(A, 1)
+    with pytest.raises(StoreProtocolError):
+        bench.pin(A, b"v")
+
+
+def test_what_can_never_fit_is_refused_at_once() -> None:
+    bench = Bench()
+    (refusal,) = bench.allocate(A, 11)
+    assert isinstance(refusal, ReplyFull)
+    assert "object_store_memory" in refusal.report
+    assert "can never fit" in refusal.report
+
+
+def test_a_chunk_may_be_smaller_than_asked_for() -> None:
+    bench = Bench()
+    bench.allocate(A, 7)
+    assert bench.allocate(B, 8, chunk=True) == [ReplyAllocated(B, 2, HEAD + 7 * UNIT, 3 * UNIT)]
+    assert bench.allocate(B, 8, chunk=True) == []
+
+
+def test_the_least_recently_used_objects_leave() -> None:
+    bench = Bench()
+    for name in (b"1", b"2", b"3", b"4", b"5"):
+        bench.put(A, name, 2)
+    bench.pin(B, b"1")
+    bench.unpin(B, b"1")
+    (spill,) = bench.allocate(C, 1)
+    assert isinstance(spill, StartSpill)
+    assert bench.where(b"2") is Place.SPILLING
+    (reply,) = bench.end_io()
+    assert isinstance(reply, ReplyAllocated)
+    assert reply.offset == HEAD + 2 * UNIT
+
+
+def test_only_objects_in_the_hole_leave() -> None:
+    """Least recently used are 1, 4 and 2; 1 and 2 are neighbours and make the hole, so 4 may stay."""
+    bench = Bench()
+    for name in (b"1", b"2", b"3", b"4", b"5"):
+        bench.put(A, name, 2)
+    for name in (b"1", b"4", b"2", b"3", b"5"):
+        bench.pin(B, name)
+        bench.unpin(B, name)
+    commands = bench.allocate(C, 4)
+    assert all(isinstance(command, StartSpill) for command in commands)
+    assert {name for name in (b"1", b"2", b"3", b"4", b"5") if bench.where(name) is Place.SPILLING} == {b"1", b"2"}
+    assert bench.end_io() == []
+    assert bench.end_io() == [ReplyAllocated(C, bench.requests, HEAD, 4 * UNIT)]
+
+
+def test_a_spilled_object_comes_back_for_a_pin() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.allocate(A, 6)
+    bench.end_io()
+    assert bench.where(b"1") is Place.DISK
+    assert bench.pin(B, b"1") == []
+    (restore,) = bench.do(bench.table.return_space(A, HEAD, 6 * UNIT, bench.now))
+    assert isinstance(restore, StartRestore)
+    assert bench.end_io() == [ReplyPinned(B, bench.requests, [(HEAD, 6 * UNIT)])]
+
+
+def test_a_restored_object_leaves_again_without_being_written() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.put(A, b"2", 4)
+    bench.allocate(A, 6)
+    bench.end_io()
+    bench.do(bench.table.return_space(A, HEAD, 6 * UNIT, bench.now))
+    bench.pin(B, b"1")
+    bench.end_io()
+    bench.unpin(B, b"1")
+    bench.pin(B, b"2")
+    assert bench.allocate(A, 6) == [ReplyAllocated(A, bench.requests, HEAD, 6 * UNIT)]
+    assert bench.free(A, b"1") == [Discard(0, 6 * UNIT)]
+    assert bench.table.statistics()["disk_bytes"] == 0
+
+
+def test_an_object_pinned_while_it_leaves_stays_and_others_leave_instead() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 5)
+    bench.put(A, b"2", 5)
+    bench.allocate(C, 5)
+    assert bench.where(b"1") is Place.SPILLING
+    reply, spill = bench.pin(B, b"1")
+    assert reply == ReplyPinned(B, bench.requests, [(HEAD, 5 * UNIT)])
+    assert isinstance(spill, StartSpill)
+    assert bench.where(b"2") is Place.SPILLING
+    assert bench.end_io() == []
+    assert bench.where(b"1") is Place.MEMORY
+    (allocated,) = bench.end_io()
+    assert isinstance(allocated, ReplyAllocated)
+
+
+def test_an_object_freed_while_it_leaves_makes_room_when_the_disk_is_done_with_it() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 10)
+    bench.allocate(C, 5)
+    assert bench.free(A, b"1") == []
+    reply, discard = bench.end_io()
+    assert isinstance(reply, ReplyAllocated)
+    assert isinstance(discard, Discard)
+    assert bench.table.statistics()["objects"] == 0
+
+
+def test_an_object_freed_while_it_comes_back_is_answered_as_gone() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.put(A, b"2", 4)
+    bench.allocate(A, 6)
+    bench.end_io()
+    bench.do(bench.table.return_space(A, HEAD, 6 * UNIT, bench.now))
+    bench.pin(B, b"1", b"2")
+    (reply,) = bench.free(A, b"1")
+    assert reply == ReplyPinned(B, bench.requests, [(-1, 0), (HEAD + 6 * UNIT, 4 * UNIT)])
+    (discard,) = bench.end_io()
+    assert isinstance(discard, Discard)
+    assert bench.table.statistics()["available_bytes"] == 6 * UNIT
+
+
+def test_an_object_that_cannot_be_read_is_answered_as_gone() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.allocate(A, 6)
+    bench.end_io()
+    bench.do(bench.table.return_space(A, HEAD, 6 * UNIT, bench.now))
+    bench.pin(B, b"1")
+    commands = bench.end_io("input/output error")
+    assert ReplyPinned(B, bench.requests, [(-1, 0)]) in commands
+    assert bench.table.statistics()["lost"] == 1
+    assert bench.table.statistics()["available_bytes"] == 10 * UNIT
+
+
+def test_memory_of_a_freed_object_is_reused_after_the_last_unpin() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 10)
+    bench.pin(B, b"1", b"1")
+    bench.pin(C, b"1")
+    bench.free(A, b"1")
+    bench.allocate(A, 1)
+    assert bench.unpin(B, b"1") == []
+    assert bench.unpin(C, b"1") == []
+    (reply,) = bench.unpin(B, b"1")
+    assert isinstance(reply, ReplyAllocated)
+    assert bench.pin(B, b"1") == [ReplyPinned(B, bench.requests, [(-1, 0)])]
+
+
+def test_a_pin_of_an_object_not_yet_sealed_waits_for_its_seal() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 1)
+    assert bench.pin(B, b"1", b"2") == []
+    assert bench.table.next_deadline() == bench.now + 10
+    bench.put(A, b"2", 2)
+    assert bench.commands[-1] == ReplyPinned(B, 2, [(HEAD, UNIT), (HEAD + UNIT, 2 * UNIT)])
+
+
+def test_a_pin_of_an_unknown_object_ends_after_a_grace_period() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 1)
+    bench.pin(B, b"1", b"?")
+    assert bench.tick(9.9) == []
+    assert bench.tick(0.1) == [ReplyPinned(B, 2, [(HEAD, UNIT), (-1, 0)])]
+    assert bench.table.next_deadline() is None
+
+
+def test_a_free_that_overtakes_its_seal_is_not_forgotten() -> None:
+    bench = Bench()
+    bench.pin(B, b"1")
+    assert bench.free(A, b"1") == [ReplyPinned(B, 1, [(-1, 0)])]
+    bench.put(C, b"1", 5, owner=A)
+    assert bench.table.statistics()["available_bytes"] == 10 * UNIT
+    assert bench.pin(B, b"1") == [ReplyPinned(B, bench.requests, [(-1, 0)])]
+
+
+def test_an_id_that_was_freed_can_be_sealed_again() -> None:
+    """The owner died, its task runs again elsewhere and makes the same ids."""
+    bench = Bench()
+    bench.put(A, b"1", 1)
+    bench.die(A)
+    assert bench.pin(B, b"1") == [ReplyPinned(B, bench.requests, [(-1, 0)])]
+    bench.put(C, b"1", 2)
+    assert bench.pin(B, b"1") == [ReplyPinned(B, bench.requests, [(HEAD, 2 * UNIT)])]
+    bench.unpin(B, b"1")
+    bench.free(C, b"1")
+    bench.put(C, b"1", 3)
+    assert bench.pin(B, b"1") == [ReplyPinned(B, bench.requests, [(HEAD, 3 * UNIT)])]
+
+
+def test_a_seal_for_a_dead_owner_is_freed_at_once() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 1)
+    bench.die(A)
+    bench.put(B, b"2", 5, owner=A)
+    assert bench.table.statistics()["used_bytes"] == 0
+
+
+def test_a_second_seal_replaces_the_first_which_stays_for_those_who_look_at_it() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 2)
+    bench.pin(B, b"1")
+    offset = bench.put(A, b"1", 2)
+    assert bench.pin(C, b"1") == [ReplyPinned(C, bench.requests, [(offset, 2 * UNIT)])]
+    assert bench.table.statistics()["used_bytes"] == 4 * UNIT
+    bench.unpin(B, b"1")
+    bench.unpin(C, b"1")
+    assert bench.table.statistics()["used_bytes"] == 2 * UNIT
+    bench.free(A, b"1")
+    assert bench.table.statistics()["used_bytes"] == 0
+
+
+def test_a_second_seal_answers_those_who_wait_for_the_first() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.allocate(A, 4)
+    bench.allocate(A, 3)
+    bench.end_io()
+    assert bench.pin(B, b"1") == []
+    offset = bench.table.processes[A].lent.first_fit(UNIT)
+    assert offset is not None
+    commands = bench.do(bench.table.seal(A, b"1", A, offset, UNIT, bench.now))
+    assert ReplyPinned(B, bench.requests, [(offset, UNIT)]) in commands
+
+
+def test_when_all_is_pinned_a_request_waits_then_fails_with_a_report() -> None:
+    bench = Bench()
+    bench.put(A, b"\1" * 20, 6)
+    bench.pin(B, b"\1" * 20)
+    bench.allocate(A, 3)
+    assert bench.allocate(C, 2) == []
+    assert bench.table.next_deadline() == bench.now + 10
+    assert bench.tick(9) == []
+    (refusal,) = bench.tick(1)
+    assert isinstance(refusal, ReplyFull)
+    assert refusal.process == C
+    assert not refusal.disk
+    for text in ("010101:", "in use by process-b", "owned by process-a", "being filled by process-a", "10.0 s"):
+        assert text in refusal.report
+
+
+def test_waiting_goes_on_while_the_disk_works() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 5)
+    bench.put(A, b"2", 5)
+    bench.pin(A, b"2")
+    bench.allocate(B, 4)
+    bench.allocate(C, 4)
+    assert bench.where(b"1") is Place.SPILLING
+    assert bench.tick(60) == []
+    bench.end_io()
+    assert bench.tick(9) == []
+    (refusal,) = bench.tick(1)
+    assert isinstance(refusal, ReplyFull)
+    assert refusal.process == C
+
+
+def test_a_full_disk_keeps_objects_in_memory_and_is_reported() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 10)
+    bench.allocate(B, 1)
+    bench.end_io("No space left on device")
+    assert bench.where(b"1") is Place.MEMORY
+    refusals = []
+    retries = 0
+    while not refusals:
+        deadline = bench.table.next_deadline()
+        assert deadline is not None
+        refusals = [c for c in bench.tick(deadline - bench.now) if isinstance(c, ReplyFull)]
+        while bench.table.room.jobs:
+            retries += 1
+            bench.end_io("No space left on device")
+    assert refusals[0].disk
+    assert "No space left on device" in refusals[0].report
+    assert 5 < retries < 12
+
+
+def test_a_disk_that_takes_data_again_is_used_again() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 10)
+    bench.allocate(B, 1)
+    bench.end_io("No space left on device")
+    bench.tick(1)
+    (reply,) = bench.end_io()
+    assert isinstance(reply, ReplyAllocated)
+    assert bench.table.statistics()["disk_error"] == ""
+
+
+def test_requests_are_served_in_order_but_small_ones_may_pass_one_that_cannot_be_served() -> None:
+    bench = Bench()
+    bench.put(A, b"pinned", 5)
+    bench.pin(A, b"pinned")
+    assert bench.allocate(B, 8) == []
+    for _ in range(object_room.OVERTAKES_MAX):
+        (reply,) = bench.allocate(C, 1)
+        assert isinstance(reply, ReplyAllocated)
+        bench.do(bench.table.return_space(C, reply.offset, reply.size, bench.now))
+    assert bench.allocate(C, 1) == [], "now all wait for the large one"
+    first, second = bench.free(A, b"pinned") + bench.unpin(A, b"pinned")
+    assert isinstance(first, ReplyAllocated)
+    assert first.process == B
+    assert isinstance(second, ReplyAllocated)
+    assert second.process == C
+
+
+def test_two_pins_that_do_not_fit_together_are_served_one_after_the_other() -> None:
+    """Each wants two objects of 4 units; only two fit. Nobody ends up with one half each."""
+    bench = Bench()
+    for name in (b"1", b"2", b"3", b"4"):
+        (reply, *_) = bench.allocate(A, 4) or [None]
+        while not isinstance(reply, ReplyAllocated):
+            (reply, *_) = bench.end_io() or [None]
+        bench.do(bench.table.seal(A, name, A, reply.offset, 4 * UNIT, bench.now))
+    bench.allocate(A, 10)
+    while bench.table.room.jobs:
+        bench.end_io()
+    bench.do(bench.table.return_space(A, HEAD, 10 * UNIT, bench.now))
+    bench.pin(B, b"1", b"2")
+    of_b = bench.requests
+    bench.pin(C, b"3", b"4")
+    of_c = bench.requests
+    while bench.table.room.jobs:
+        bench.end_io()
+    answered = [c.request for c in bench.commands if isinstance(c, ReplyPinned)]
+    assert answered == [of_b]
+    bench.unpin(B, b"1", b"2")
+    while bench.table.room.jobs:
+        bench.end_io()
+    answered = [c.request for c in bench.commands if isinstance(c, ReplyPinned)]
+    assert answered == [of_b, of_c]
+
+
+def test_a_pin_without_room_fails_and_lets_go_of_what_it_had() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.allocate(A, 6)
+    bench.end_io()
+    bench.pin(B, b"1")
+    (refusal,) = bench.tick(10)
+    assert isinstance(refusal, ReplyFull)
+    assert refusal.request == bench.requests
+    assert "back from disk" in refusal.report
+    assert bench.table.next_deadline() is None
+    assert bench.where(b"1") is Place.DISK
+
+
+def test_death_takes_back_everything() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 3)
+    bench.put(B, b"2", 3)
+    bench.pin(A, b"2")
+    bench.pin(B, b"1")
+    bench.allocate(A, 2)
+    bench.allocate(A, 9)
+    bench.pin(A, b"?")
+    bench.die(A)
+    statistics = bench.table.statistics()
+    assert statistics["waiting_for_room"] == statistics["waiting_for_seal"] == statistics["lent_bytes"] == 0
+    assert statistics["used_bytes"] == 6 * UNIT, "object 1 is freed, and stays while B looks at it"
+    bench.unpin(B, b"1")
+    bench.free(B, b"2")
+    assert bench.table.statistics()["used_bytes"] == 0
+
+
+def test_a_request_whose_process_died_lets_the_others_have_its_hole() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 10)
+    bench.allocate(B, 6)
+    bench.allocate(C, 6)
+    bench.die(B)
+    (reply,) = bench.end_io()
+    assert isinstance(reply, ReplyAllocated)
+    assert reply.process == C
+
+
+def test_an_object_that_need_not_leave_any_more_stays() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 10)
+    bench.allocate(B, 6)
+    bench.die(B)
+    bench.end_io()
+    assert bench.where(b"1") is Place.MEMORY
+    (reply,) = bench.allocate(C, 6)
+    assert isinstance(reply, ReplyAllocated), "its copy on disk is complete, so it leaves at once"
+
+
+def test_a_pin_of_many_spilled_objects_asks_for_room_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_table, "RESTORES_AHEAD", 2)
+    bench = Bench()
+    names = [bytes([i]) for i in range(8)]
+    for name in names:
+        bench.put(A, name, 1)
+    (*_, spill) = bench.allocate(A, 10)
+    assert isinstance(spill, StartSpill)
+    while bench.table.room.jobs:
+        bench.end_io()
+    bench.do(bench.table.return_space(A, HEAD, 10 * UNIT, bench.now))
+    bench.pin(B, *names)
+    assert len(bench.table.room.jobs) == 2
+    while bench.table.room.jobs:
+        assert len(bench.table.room.jobs) <= 3
+        bench.end_io()
+    assert isinstance(bench.commands[-1], ReplyPinned)
+
+
+def test_a_vain_search_of_a_large_table_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_room, "SEARCH_MAX", 2)
+    bench = Bench()
+    for name in (b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9"):
+        bench.put(A, name, 1)
+    bench.pin(B, b"3", b"6")
+    assert bench.allocate(C, 4) == []
+    bench.unpin(B, b"6")
+    assert not bench.table.room.jobs
+    assert bench.table.next_deadline() == bench.now + object_room.SEARCH_PAUSE_S
+    bench.tick(object_room.SEARCH_PAUSE_S)
+    assert bench.table.room.jobs
+
+
+def test_stray_unpins_are_counted_and_harmless() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 1)
+    bench.pin(B, b"1")
+    bench.unpin(A, b"1")
+    bench.unpin(B, b"1", b"1", b"?")
+    assert bench.table.statistics()["stray_unpins"] == 3
+
+
+# -- random histories -----------------------------------------------------------------------------------------------
+
+UNITS = 24
+IDS = [bytes([i]) * 20 for i in range(8)]
+SLOTS = 3
+
+
+class StoreModel(RuleBasedStateMachine):
+    """Processes, an arena and a disk whose bytes are words: each sealed object has a word of its own, unit by unit.
+
+    What a process may look at must hold its word at all times; a wrong reuse of memory or disk shows as a wrong word.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.arena = ["free"] * (HEAD // UNIT + UNITS)
+        self.disk: dict[int, str] = {}
+        self.table = ObjectTable(HEAD, HEAD + UNITS * UNIT, full_grace_s=10, unsealed_grace_s=10)
+        self.processes = [b"p%d" % i for i in range(SLOTS)]
+        self.born = SLOTS
+        self.words = 0
+        self.requests = 0
+        #: Request → (process, size, ids): not answered yet.
+        self.waiting: dict[int, tuple[bytes, int, list[bytes]]] = {}
+        #: What each process may fill: (first unit, units).
+        self.lent: dict[bytes, list[tuple[int, int]]] = {process: [] for process in self.processes}
+        #: What each process looks at: id → list of (first unit, units, word).
+        self.views: dict[bytes, dict[bytes, list[tuple[int, int, str]]]] = {process: {} for process in self.processes}
+        #: Objects that are sealed and not freed: id → (owner, units, word).
+        self.live: dict[bytes, tuple[bytes, int, str]] = {}
+        #: Freed before sealed: id → process.
+        self.early: dict[bytes, bytes] = {}
+        self.freed: set[bytes] = set()
+        #: I/O in order.
+        self.io: list[StartSpill | StartRestore | Discard] = []
+        self.ticked = False
+
+    # -- what the table says ------------------------------------------------------------------------------------------
+
+    def carry_out(self, commands: object) -> None:
+        assert isinstance(commands, (list, tuple))
+        for command in commands:
+            if isinstance(command, ReplyAllocated):
+                process, size, ids = self.waiting.pop(command.request)
+                assert process == command.process
+                assert not ids
+                assert 0 < command.size <= size
+                first, units = command.offset // UNIT, command.size // UNIT
+                self.lent[process].append((first, units))
+                self.arena[first : first + units] = [f"lent to {process!r}"] * units
+            elif isinstance(command, ReplyPinned):
+                process, _, ids = self.waiting.pop(command.request)
+                assert process == command.process
+                for object_id, (offset, size) in zip(ids, command.at, strict=True):
+                    if offset < 0:
+                        assert object_id not in self.live
+                        continue
+                    _, units, word = self.live[object_id]
+                    first = offset // UNIT
+                    assert units == -(-size // UNIT)
+                    assert self.arena[first : first + units] == [word] * units
+                    self.views[process].setdefault(object_id, []).append((first, units, word))
+            elif isinstance(command, ReplyFull):
+                process, size, _ = self.waiting.pop(command.request)
+                assert process == command.process
+                assert self.ticked or size > UNITS * UNIT
+            else:
+                self.io.append(command)
+
+    # -- what processes do ----------------------------------------------------------------------------------------------
+
+    slots = st.integers(0, SLOTS - 1)
+
+    @rule(
+        slot=slots,
+        units=st.integers(1, 12) | st.sampled_from([UNITS, UNITS + 1]),
+        slack=st.integers(0, UNIT - 1),
+        chunk=st.booleans(),
+    )
+    def allocate(self, slot: int, units: int, slack: int, chunk: bool) -> None:
+        self.requests += 1
+        process = self.processes[slot]
+        self.waiting[self.requests] = process, units * UNIT, []
+        self.carry_out(self.table.allocate(process, self.requests, units * UNIT - slack, chunk, self.now))
+
+    @rule(slot=slots, units=st.integers(2, 9), object_id=st.sampled_from(IDS), owner_slot=slots)
+    def put(self, slot: int, units: int, object_id: bytes, owner_slot: int) -> None:
+        """Allocate and, if that is served at once, seal: so that the arena fills up with objects."""
+        lent = self.lent[self.processes[slot]]
+        before = len(lent)
+        self.allocate(slot, units, slack=0, chunk=False)
+        if len(lent) > before:
+            self.seal(slot, before, 0, units, 0, object_id, owner_slot)
+
+    @rule(
+        slot=slots,
+        which=st.integers(0, 3),
+        skip=st.integers(0, 3),
+        units=st.integers(1, 8),
+        slack=st.integers(0, UNIT - 1),
+        object_id=st.sampled_from(IDS),
+        owner_slot=slots,
+    )
+    def seal(self, slot: int, which: int, skip: int, units: int, slack: int, object_id: bytes, owner_slot: int) -> None:
+        process, owner = self.processes[slot], self.processes[owner_slot]
+        lent = self.lent[process]
+        if not lent:
+            with pytest.raises(StoreProtocolError):
+                self.table.seal(process, object_id, owner, HEAD, UNIT, self.now)
+            return
+        first, length = lent.pop(which % len(lent))
+        skip = min(skip, length - 1)
+        units = min(units, length - skip)
+        self.words += 1
+        word = f"word {self.words}"
+        self.arena[first + skip : first + skip + units] = [word] * units
+        if skip:
+            lent.append((first, skip))
+        if skip + units < length:
+            lent.append((first + skip + units, length - skip - units))
+        if self.early.pop(object_id, None) == owner:
+            self.live.pop(object_id, None)
+            self.freed.add(object_id)
+        else:
+            self.live[object_id] = owner, units, word
+            self.freed.discard(object_id)
+        self.carry_out(
+            self.table.seal(process, object_id, owner, (first + skip) * UNIT, units * UNIT - slack, self.now)
+        )
+
+    @rule(slot=slots, which=st.integers(0, 3), units=st.integers(1, 8))
+    def return_space(self, slot: int, which: int, units: int) -> None:
+        process = self.processes[slot]
+        lent = self.lent[process]
+        if lent:
+            first, length = lent.pop(which % len(lent))
+            units = min(units, length)
+            if units < length:
+                lent.append((first, length - units))
+            start = first + length - units
+            self.arena[start : start + units] = ["returned"] * units
+            self.carry_out(self.table.return_space(process, start * UNIT, units * UNIT, self.now))
+
+    @rule(slot=slots, ids=st.lists(st.sampled_from(IDS), min_size=1, max_size=4))
+    def pin(self, slot: int, ids: list[bytes]) -> None:
+        self.requests += 1
+        self.waiting[self.requests] = self.processes[slot], 0, ids
+        self.carry_out(self.table.pin(self.processes[slot], self.requests, ids, self.now))
+
+    @rule(slot=slots, which=st.integers(0, 7), version=st.integers(0, 3))
+    def unpin(self, slot: int, which: int, version: int) -> None:
+        process = self.processes[slot]
+        views = self.views[process]
+        if views:
+            object_id = sorted(views)[which % len(views)]
+            views[object_id].pop(version % len(views[object_id]))
+            if not views[object_id]:
+                del views[object_id]
+            self.carry_out(self.table.unpin(process, [object_id], self.now))
+
+    @rule(slot=slots)
+    def unpin_all(self, slot: int) -> None:
+        process = self.processes[slot]
+        ids = [object_id for object_id, views in self.views[process].items() for _ in views]
+        self.views[process] = {}
+        self.carry_out(self.table.unpin(process, ids, self.now))
+
+    @rule(ids=st.lists(st.sampled_from(IDS), min_size=1, max_size=3, unique=True), slot=slots)
+    def free(self, ids: list[bytes], slot: int) -> None:
+        """By the owner; or, if the object is not sealed yet, by the one who will be."""
+        for object_id in ids:
+            if object_id in self.live:
+                process = self.live.pop(object_id)[0]
+                self.freed.add(object_id)
+            else:
+                process = self.processes[slot]
+                if object_id not in self.freed and object_id not in self.early:
+                    self.early[object_id] = process
+            self.carry_out(self.table.free(process, [object_id], self.now))
+
+    @rule(slot=slots)
+    def die(self, slot: int) -> None:
+        process = self.processes[slot]
+        for first, units in self.lent.pop(process):
+            self.arena[first : first + units] = ["left by the dead"] * units
+        del self.views[process]
+        for request in [request for request, (who, _, _) in self.waiting.items() if who == process]:
+            del self.waiting[request]
+        for object_id in [object_id for object_id, (owner, _, _) in self.live.items() if owner == process]:
+            del self.live[object_id]
+            self.freed.add(object_id)
+        self.processes[slot] = born = b"p%d" % self.born
+        self.born += 1
+        self.lent[born] = []
+        self.views[born] = {}
+        self.carry_out(self.table.process_died(process, self.now))
+
+    @rule(slot=slots, units=st.sampled_from([UNITS // 2, UNITS]))
+    def press(self, slot: int, units: int) -> None:
+        """Ask for much and return it at once: what can leave, leaves."""
+        lent = self.lent[self.processes[slot]]
+        before = len(lent)
+        self.allocate(slot, units, slack=0, chunk=False)
+        self.all_io_ends()
+        while len(lent) > before:
+            self.return_space(slot, before, UNITS)
+
+    @rule(slot=slots)
+    def pin_what_is_on_disk(self, slot: int) -> None:
+        ids = [object_id for object_id, obj in self.table.objects.items() if obj.place is Place.DISK]
+        if ids:
+            self.pin(slot, ids[:3])
+
+    # -- what the disk and time do ------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.io)
+    @rule(fails=st.sampled_from([False, False, False, True]))
+    def io_ends(self, fails: bool) -> None:
+        job = self.io.pop(0)
+        units = range(-(-job.size // UNIT))
+        if isinstance(job, Discard):
+            for unit in units:
+                self.disk.pop(job.disk + unit * UNIT, None)
+        elif isinstance(job, StartSpill):
+            if not fails:
+                for unit in units:
+                    self.disk[job.disk + unit * UNIT] = self.arena[job.offset // UNIT + unit]
+            self.carry_out(self.table.spill_ended(job.job, "disk full" if fails else "", self.now))
+        else:
+            # The memory that it is read into belongs to the I/O: whatever is there in between is nobody's business.
+            for unit in units:
+                self.arena[job.offset // UNIT + unit] = self.disk[job.disk + unit * UNIT]
+            lost = self.table.room.jobs[job.job][0]
+            if fails and not lost.freed:
+                del self.live[lost.id]
+                self.freed.add(lost.id)
+            self.carry_out(self.table.restore_ended(job.job, "broken" if fails else "", self.now))
+
+    @rule()
+    def all_io_ends(self) -> None:
+        while self.io:
+            self.io_ends(fails=False)
+
+    @rule(seconds=st.sampled_from([0.01, 0.5, 2.0, 11.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.tick()
+
+    def tick(self) -> None:
+        self.ticked = True
+        self.carry_out(self.table.tick(self.now))
+        self.ticked = False
+        deadline = self.table.next_deadline()
+        assert deadline is None or deadline > self.now
+
+    # -- what must be true ----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_table_is_consistent(self) -> None:
+        self.table.validate()
+        assert {i for i, obj in self.table.objects.items() if not obj.freed} == set(self.live)
+
+    @invariant()
+    def what_a_process_looks_at_does_not_change(self) -> None:
+        for views in self.views.values():
+            for versions in views.values():
+                for first, units, word in versions:
+                    assert self.arena[first : first + units] == [word] * units
+
+    @invariant()
+    def every_request_is_answered_or_waits(self) -> None:
+        rooms = {room.request for room in self.table.room.queue if room.object is None}
+        waits = {wait.request for holder in self.table.processes.values() for wait in holder.waits}
+        assert rooms | waits == set(self.waiting)
+
+    @invariant()
+    def nothing_waits_that_could_be_served(self) -> None:
+        room_maker = self.table.room
+        blocked = next((room for room in room_maker.queue if room.start < 0), None)
+        if blocked is None:
+            return
+        usable = [False] * len(self.arena)
+        for start, end in room_maker.arena.free_ranges:
+            usable[start // UNIT : end // UNIT] = [True] * ((end - start) // UNIT)
+            assert end - start < blocked.minimum, "there is room, and it is not given"
+        for obj in room_maker.evictable:
+            may_leave = obj.disk >= 0 or room_maker.disk_retry_at <= self.now
+            if may_leave and all(wait.sequence > blocked.sequence for wait in obj.wanted_by):
+                first, units = obj.offset // UNIT, -(-obj.size // UNIT)
+                usable[first : first + units] = [True] * units
+        runs = "".join("x" if unit else " " for unit in usable).split()
+        assert max(map(len, runs), default=0) * UNIT < blocked.size, "room could be made, and it is not"
+
+    def teardown(self) -> None:
+        """However the history went: when all is done and freed, all space is free, and nobody waits."""
+        for slot in range(SLOTS):
+            self.unpin_all(slot)
+        self.all_io_ends()
+        self.now += 100
+        while (deadline := self.table.next_deadline()) is not None:
+            self.now = max(self.now, deadline)
+            self.tick()
+            self.all_io_ends()
+            for slot in range(SLOTS):
+                self.unpin_all(slot)
+        self.table.validate()
+        assert not self.waiting
+        for object_id, (owner, _, _) in self.live.items():
+            self.carry_out(self.table.free(owner, [object_id], self.now))
+        self.live.clear()
+        self.all_io_ends()
+        for process in self.processes:
+            self.carry_out(self.table.process_died(process, self.now))
+        self.table.validate()
+        statistics = self.table.statistics()
+        assert statistics["available_bytes"] == UNITS * UNIT
+        assert statistics["disk_bytes"] == statistics["objects"] == 0
+        self.all_io_ends()
+        assert not self.disk
+
+
+TestStoreModel = StoreModel.TestCase
+TestStoreModel.settings = settings(max_examples=150, stateful_step_count=80, deadline=None)

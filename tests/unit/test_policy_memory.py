@@ -1,0 +1,94 @@
+"""The worker that is killed when memory is short, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skate._core.policy_memory import Candidate, MemoryUse, choose_victim, explain, format_bytes
+from skate._node.memory_monitor import MemoryMonitor
+
+GIB = 1 << 30
+
+
+def worker(pid: int, leased_at: float, rss: int = 0, *, blocked: bool = False) -> Candidate:
+    return Candidate(b"%d" % pid, pid, leased_at, rss, blocked)
+
+
+def test_the_newest_lease_goes_first() -> None:
+    """Not the largest: the older ones get to their end, so there is progress."""
+    chosen = choose_victim([worker(1, 10.0, 9 * GIB), worker(2, 12.0, 1 * GIB), worker(3, 11.0, 2 * GIB)])
+    assert chosen is not None
+    assert chosen.pid == 2
+
+
+def test_a_worker_that_waits_for_others_goes_last() -> None:
+    chosen = choose_victim([worker(1, 10.0), worker(2, 12.0, blocked=True)])
+    assert chosen is not None
+    assert chosen.pid == 1
+
+
+def test_nobody_to_kill() -> None:
+    assert choose_victim([]) is None
+
+
+def test_the_explanation_names_use_limit_victim_and_largest_processes() -> None:
+    text = explain(
+        worker(4123, 1.0, 31 * GIB),
+        MemoryUse(63 * GIB, 64 * GIB),
+        0.95,
+        [(1, "driver", GIB), (4123, "worker", 31 * GIB)],
+    )
+    assert text.startswith("memory: 63.0 GiB of 64.0 GiB were in use (98%; the limit is 95%)")
+    assert "pid 4123, held 31.0 GiB" in text
+    assert text.index("worker pid 4123: 31.0 GiB") < text.index("driver pid 1: 1.0 GiB")
+
+
+def test_bytes_read_well() -> None:
+    assert [format_bytes(n) for n in (5, 2048, 3 << 20, 5 << 40)] == ["5 bytes", "2.0 KiB", "3.0 MiB", "5.0 TiB"]
+
+
+def machine(folder: Path, *, total_kb: int, available_kb: int, cgroup: str) -> None:
+    (folder / "proc/self").mkdir(parents=True)
+    (folder / "proc/meminfo").write_text(f"MemTotal: {total_kb} kB\nMemFree: 1 kB\nMemAvailable: {available_kb} kB\n")
+    (folder / "proc/self/cgroup").write_text(cgroup)
+
+
+def test_a_machine_without_limits_counts_what_is_not_available(tmp_path: Path) -> None:
+    machine(tmp_path, total_kb=1000, available_kb=250, cgroup="0::/\n")
+    use = MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup").read()
+    assert use == MemoryUse(750 * 1024, 1000 * 1024)
+
+
+def test_a_container_that_is_closer_to_its_limit_is_what_counts(tmp_path: Path) -> None:
+    """cgroup v2; cached files do not count as used."""
+    machine(tmp_path, total_kb=1000, available_kb=500, cgroup="0::/box\n")
+    box = tmp_path / "cgroup/box"
+    box.mkdir(parents=True)
+    (box / "memory.max").write_text("100000\n")
+    (box / "memory.current").write_text("95000\n")
+    (box / "memory.stat").write_text("anon 5\ninactive_file 5000\n")
+    monitor = MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup")
+    assert monitor.read() == MemoryUse(90_000, 100_000)
+    (box / "memory.current").write_text("10000\n")
+    assert monitor.read() == MemoryUse(500 * 1024, 1000 * 1024)
+
+
+def test_older_containers_are_understood(tmp_path: Path) -> None:
+    """cgroup v1, seen from inside, where the path of the host does not exist."""
+    machine(tmp_path, total_kb=1000, available_kb=500, cgroup="5:memory:/docker/abc\n")
+    root = tmp_path / "cgroup/memory"
+    root.mkdir(parents=True)
+    (root / "memory.limit_in_bytes").write_text("200000\n")
+    (root / "memory.usage_in_bytes").write_text("150000\n")
+    (root / "memory.stat").write_text("cache 1\ntotal_inactive_file 0\n")
+    assert MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup").read() == MemoryUse(150_000, 200_000)
+
+
+def test_no_limit_is_no_limit(tmp_path: Path) -> None:
+    machine(tmp_path, total_kb=1000, available_kb=500, cgroup="0::/\n")
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    (root / "memory.max").write_text("max\n")
+    (root / "memory.current").write_text("1\n")
+    (root / "memory.stat").write_text("")
+    assert MemoryMonitor(f"{tmp_path}/proc", str(root)).read().total_bytes == 1000 * 1024

@@ -1,0 +1,108 @@
+"""Exact arithmetic on resources: what is taken comes back whole, and nothing is handed out twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skate._core.resources import PRECISION, Allocation, ResourcePool, to_floats, to_units
+
+
+def test_ten_tenths_are_one() -> None:
+    pool = ResourcePool(to_units({"CPU": 1}))
+    tenth = to_units({"CPU": 0.1})
+    for _ in range(10):
+        assert pool.fits(tenth)
+        pool.take(tenth)
+    assert pool.available == {"CPU": 0}
+    assert not pool.fits(to_units({"CPU": 0.0001}))
+
+
+def test_units_leave_out_what_is_zero() -> None:
+    assert to_units({"CPU": 0, "memory": 1.5}) == {"memory": 15_000}
+    assert to_floats({"memory": 15_000}) == {"memory": 1.5}
+
+
+@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), 1e-9, 1e300])
+def test_what_is_no_amount_is_refused_by_name(amount: float) -> None:
+    with pytest.raises(ValueError, match="'wheels'"):
+        to_units({"wheels": amount})
+
+
+def test_one_and_a_half_gpus_are_refused() -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        to_units({"GPU": 1.5})
+
+
+def test_fractions_share_a_gpu_and_whole_ones_stay_whole() -> None:
+    pool = ResourcePool(to_units({"GPU": 2}))
+    half = to_units({"GPU": 0.5})
+    first, second = pool.take(half), pool.take(half)
+    assert first.gpu_ids == second.gpu_ids
+    whole = pool.take(to_units({"GPU": 1}))
+    assert whole.gpu_ids != first.gpu_ids
+    assert not pool.fits(to_units({"GPU": 0.1}))
+
+
+def test_a_fraction_needs_one_gpu_with_room_not_two_with_half_of_it() -> None:
+    pool = ResourcePool(to_units({"GPU": 2}))
+    pool.take(to_units({"GPU": 0.7}))
+    pool.take(to_units({"GPU": 0.7}))
+    assert pool.available["GPU"] == to_units({"GPU": 0.6})["GPU"]
+    assert not pool.fits(to_units({"GPU": 0.5}))
+
+
+def test_two_gpus_are_two_different_ones() -> None:
+    pool = ResourcePool(to_units({"GPU": 3}))
+    assert sorted(pool.take(to_units({"GPU": 2})).gpu_ids) == [0, 1]
+    assert pool.take(to_units({"GPU": 1})).gpu_ids == [2]
+
+
+def test_waiting_gives_cpus_back_and_only_cpus() -> None:
+    pool = ResourcePool(to_units({"CPU": 1, "wheels": 1}))
+    held = pool.take(to_units({"CPU": 1, "wheels": 1}))
+    pool.give_back_cpus(held)
+    assert pool.fits(to_units({"CPU": 1}))
+    assert not pool.fits(to_units({"wheels": 1}))
+    pool.take(to_units({"CPU": 1}))
+    pool.take_cpus_again(held)
+    assert pool.available["CPU"] == -PRECISION
+    assert not pool.fits(to_units({"CPU": 0.1}))
+    assert pool.fits({})
+
+
+def test_leaving_keeps_what_somebody_else_waits_for() -> None:
+    pool = ResourcePool(to_units({"CPU": 2, "wheels": 1}))
+    assert not pool.fits(to_units({"CPU": 1}), leaving=to_units({"CPU": 4}))
+    assert pool.fits(to_units({"wheels": 1}), leaving=to_units({"CPU": 4}))
+
+
+requests = st.fixed_dictionaries(
+    {
+        "CPU": st.sampled_from([0, 0.1, 0.5, 1, 2]),
+        "GPU": st.sampled_from([0, 0.3, 0.5, 1, 2]),
+        "wheels": st.sampled_from([0, 1]),
+    }
+)
+
+
+@given(st.lists(st.tuples(requests, st.integers(0, 5))))
+def test_nothing_is_handed_out_twice_and_everything_comes_back(steps: list[tuple[dict[str, float], int]]) -> None:
+    """Take what fits, give back at random; in between the books balance, in the end all is there."""
+    pool = ResourcePool(to_units({"CPU": 4, "GPU": 2, "wheels": 2}))
+    start = pool.copy()
+    held: list[Allocation] = []
+    for resources, choice in steps:
+        request = to_units(resources)
+        if pool.fits(request):
+            held.append(pool.take(request))
+        if choice < len(held):
+            pool.give_back(held.pop(choice))
+        pool.validate()
+        for name in ("CPU", "GPU", "wheels"):
+            assert pool.available[name] + sum(a.amounts.get(name, 0) for a in held) == pool.total[name]
+    for allocation in held:
+        pool.give_back(allocation)
+    assert pool.available == start.available
+    assert pool.gpus == start.gpus

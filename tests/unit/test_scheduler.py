@@ -1,0 +1,693 @@
+"""The scheduler as a plain function of events: whole conversations, then random ones."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from skate._core.lease_events import (
+    AskReclaim,
+    AskRetire,
+    Command,
+    DemandChanged,
+    EnvironmentFailed,
+    Event,
+    GrantLease,
+    JobStarted,
+    KillWorker,
+    LeaseReturned,
+    ProcessDied,
+    ReportInfeasible,
+    StartFailed,
+    StartWorker,
+    TimePassed,
+    WorkerBlocked,
+    WorkerReady,
+    WorkerRetired,
+    WorkerStays,
+    WorkerUnblocked,
+)
+from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S
+from skate._core.resources import to_units
+from skate._core.scheduler import ASK_GRACE_S, START_FAILURES_MAX, START_RETRY_S, Scheduler, SchedulerConfig
+
+A, B, C = b"driver-a", b"driver-b", b"driver-c"
+W1, W2, W3 = b"worker-1", b"worker-2", b"worker-3"
+CPU = {"CPU": 1.0}
+
+
+class Node:
+    """A scheduler with a clock that stands still unless told."""
+
+    def __init__(self, resources: dict[str, float] | None = None, workers: int = 0, **config: Any) -> None:
+        self.now = 100.0
+        self.scheduler = Scheduler(to_units(resources or {"CPU": 2}), SchedulerConfig(**config))
+        for number in range(workers):
+            self.tell(WorkerReady(b"worker-%d" % (number + 1)))
+
+    def tell(self, event: Event) -> list[Command]:
+        commands = self.scheduler.handle(event, self.now)
+        self.scheduler.validate()
+        return commands
+
+    def demand(
+        self,
+        process: bytes,
+        count: int = 1,
+        *,
+        key: int = 1,
+        resources: dict[str, float] | None = None,
+        env: dict[str, str] | None = None,
+        depth: int = 0,
+    ) -> list[Command]:
+        asked = CPU if resources is None else resources
+        return self.tell(DemandChanged(process, key, asked, env or {}, count, depth))
+
+    def wait(self, seconds: float) -> list[Command]:
+        self.now += seconds
+        return self.tell(TimePassed())
+
+
+def grant(process: bytes, lease: int, worker: bytes, *, key: int = 1, **resources: float) -> GrantLease:
+    return GrantLease(process, key, lease, worker, resources or CPU, [])
+
+
+# -- granting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_demand_gets_the_idle_worker() -> None:
+    node = Node(workers=1)
+    assert node.demand(A) == [grant(A, 1, W1)]
+
+
+def test_a_demand_without_a_worker_starts_one_and_gets_it() -> None:
+    node = Node()
+    assert node.demand(A) == [StartWorker(())]
+    assert node.tell(TimePassed()) == []
+    assert node.tell(WorkerReady(W1)) == [grant(A, 1, W1)]
+
+
+def test_no_more_is_granted_than_there_are_cpus() -> None:
+    node = Node(workers=3)
+    assert node.demand(A, 5) == [grant(A, 1, W3), grant(A, 2, W2)]
+    assert node.tell(LeaseReturned(A, 1)) == [grant(A, 3, W3)]
+
+
+def test_no_more_workers_are_started_than_can_have_a_cpu() -> None:
+    node = Node()
+    assert node.demand(A, 50) == [StartWorker(())] * 2
+
+
+def test_a_demand_replaces_the_one_before() -> None:
+    node = Node(workers=2)
+    node.demand(A, 2)
+    node.demand(A, 3)
+    assert node.demand(A, 0) == []
+    assert node.tell(LeaseReturned(A, 1)) == []
+
+
+def test_the_worker_used_last_is_used_first() -> None:
+    node = Node(workers=2)
+    node.demand(A, 2)
+    node.tell(LeaseReturned(A, 1))
+    node.tell(LeaseReturned(A, 2))
+    assert node.demand(A) == [grant(A, 3, W1)]
+
+
+def test_tasks_without_cpus_get_as_many_workers_as_they_want() -> None:
+    node = Node({"CPU": 1}, starting_max=3)
+    assert node.demand(A, 5, resources={}) == [StartWorker(())] * 3
+    commands = [node.tell(WorkerReady(b"worker-%d" % number)) for number in range(5)]
+    assert commands[0] == [GrantLease(A, 1, 1, b"worker-0", {}, []), StartWorker(())]
+    assert sum(isinstance(command, GrantLease) for batch in commands for command in batch) == 5
+
+
+def test_gpus_are_handed_out_by_number() -> None:
+    node = Node({"CPU": 4, "GPU": 2}, workers=3)
+    granted = node.demand(A, 3, resources={"GPU": 1})
+    assert granted == [GrantLease(A, 1, 1, W3, {"GPU": 1.0}, [0]), GrantLease(A, 1, 2, W2, {"GPU": 1.0}, [1])]
+
+
+def test_a_lease_of_another_cannot_be_returned() -> None:
+    node = Node(workers=2)
+    node.demand(A, 2)
+    assert node.tell(LeaseReturned(B, 1)) == []
+    assert node.tell(LeaseReturned(A, 99)) == []
+    assert len(node.scheduler.leases) == 2
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_deeper_demands_go_first() -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(C)
+    node.demand(A, depth=0)
+    node.demand(B, depth=3)
+    assert node.tell(LeaseReturned(C, 1)) == [grant(B, 2, W1)]
+
+
+def test_processes_share_alike() -> None:
+    node = Node({"CPU": 4}, workers=4)
+    node.demand(C, 4)
+    node.demand(A, 10)
+    node.demand(B, 10)
+    owners = []
+    for lease in (1, 2, 3, 4):
+        owners += [command.process for command in node.tell(LeaseReturned(C, lease)) if isinstance(command, GrantLease)]
+    assert owners == [A, B, A, B]
+
+
+def test_classes_of_one_process_share_alike() -> None:
+    node = Node({"CPU": 4}, workers=4)
+    node.demand(C, 4)
+    node.demand(A, 10, key=1)
+    node.demand(A, 10, key=2)
+    keys = []
+    for lease in (1, 2, 3, 4):
+        keys += [command.key for command in node.tell(LeaseReturned(C, lease)) if isinstance(command, GrantLease)]
+    assert keys == [1, 2, 1, 2]
+
+
+def test_an_overdue_demand_goes_before_deeper_ones() -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(B, 9, depth=3)
+    node.demand(A, depth=0)
+    assert node.tell(LeaseReturned(B, 1)) == [grant(B, 2, W1)]
+    node.now += PATIENCE_S
+    assert node.tell(LeaseReturned(B, 2)) == [grant(A, 3, W1)]
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [3])]
+
+
+def test_a_large_demand_is_served_in_the_end() -> None:
+    """One that needs both CPUs, while another always has a task for the one that becomes free."""
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(B, 9)
+    node.demand(A, resources={"CPU": 2})
+    assert node.tell(LeaseReturned(B, 1)) == [grant(B, 3, W2)]
+    assert node.wait(PATIENCE_S) == [AskReclaim(B, [2, 3])]
+    assert node.tell(LeaseReturned(B, 2)) == []
+    assert node.tell(LeaseReturned(B, 3)) == [grant(A, 4, W2, CPU=2.0)]
+
+
+def test_what_is_kept_for_a_large_demand_is_not_kept_from_deeper_ones() -> None:
+    """The task on the second CPU may be waiting for them without saying so."""
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(B)
+    node.demand(A, resources={"CPU": 2})
+    node.wait(PATIENCE_S)
+    assert node.demand(C) == []
+    assert node.demand(W2, depth=1) == [grant(W2, 2, W1)]
+
+
+# -- waiting tasks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_waits_gives_its_cpu_to_its_child() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    assert node.demand(A) == [grant(A, 1, W2)]
+    assert node.demand(W2, depth=1) == []
+    assert node.tell(WorkerBlocked(W2)) == [grant(W2, 2, W1)]
+
+
+def test_a_task_that_goes_on_takes_its_cpu_even_if_that_is_too_much() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    node.demand(A)
+    node.tell(WorkerBlocked(W2))
+    node.demand(B)
+    node.tell(WorkerUnblocked(W2))
+    assert node.scheduler.pool.available["CPU"] == -to_units(CPU)["CPU"]
+    node.demand(C)
+    assert node.tell(LeaseReturned(B, 2)) == []
+    assert node.tell(LeaseReturned(A, 1)) == [grant(C, 3, W2)]
+
+
+def test_waiting_frees_cpus_but_not_other_resources() -> None:
+    node = Node({"CPU": 1, "wheels": 1}, workers=2)
+    node.demand(A, resources={"CPU": 1, "wheels": 1})
+    assert node.tell(WorkerBlocked(W2)) == []
+    assert node.demand(B, resources={"wheels": 1}) == []
+    assert node.demand(B, key=2) == [grant(B, 2, W1, key=2)]
+
+
+def test_a_lease_returned_or_lost_while_its_task_waits_frees_its_cpu_once() -> None:
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(A, 2)
+    node.tell(WorkerBlocked(W1))
+    node.tell(WorkerBlocked(W1))
+    node.tell(ProcessDied(W1))
+    node.tell(WorkerBlocked(W2))
+    node.tell(LeaseReturned(A, 1))
+    assert node.scheduler.pool.available == node.scheduler.pool.total
+
+
+def test_a_driver_cannot_wait_for_cpus_it_does_not_have() -> None:
+    node = Node(workers=1)
+    assert node.tell(WorkerBlocked(A)) == []
+    assert node.tell(WorkerUnblocked(W1)) == []
+
+
+# -- asking back ------------------------------------------------------------------------------------------------------
+
+
+def test_a_deeper_demand_asks_back_at_once() -> None:
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(A, 5)
+    assert node.demand(W1, depth=1) == [AskReclaim(A, [1])]
+    assert node.tell(LeaseReturned(A, 1)) == [grant(W1, 3, W2)]
+
+
+def test_the_lease_of_the_task_that_asks_is_not_asked_back() -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(A)
+    assert node.demand(W1, depth=1) == []
+
+
+def test_others_wait_for_a_quantum() -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(A, 5)
+    assert node.demand(B, 5) == []
+    assert node.scheduler.next_deadline() == pytest.approx(node.now + QUANTUM_S)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1])]
+    assert node.tell(LeaseReturned(A, 1)) == [grant(B, 2, W1)]
+    assert node.wait(QUANTUM_S) == [AskReclaim(B, [2])]
+    assert node.tell(LeaseReturned(B, 2)) == [grant(A, 3, W1)]
+
+
+def test_a_share_and_no_more_is_asked_back() -> None:
+    node = Node({"CPU": 4}, workers=4)
+    node.demand(A, 9)
+    node.demand(B, 9)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1, 2])]
+    node.tell(LeaseReturned(A, 1))
+    node.tell(LeaseReturned(A, 2))
+    assert [lease.owner for lease in node.scheduler.leases.values()] == [A, A, B, B]
+    assert node.wait(QUANTUM_S) == []
+
+
+def test_no_more_is_asked_back_than_is_wanted() -> None:
+    node = Node({"CPU": 4}, workers=4)
+    node.demand(A, 9)
+    node.demand(B, 1)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1])]
+    assert node.tell(TimePassed()) == []
+
+
+def test_one_class_asks_another_of_the_same_process() -> None:
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(A, 9, key=1)
+    node.demand(A, 9, key=2)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1])]
+    assert node.tell(LeaseReturned(A, 1)) == [grant(A, 3, W2, key=2)]
+
+
+def test_a_lease_that_does_not_come_back_is_replaced_by_another() -> None:
+    """The first one asked back runs a long task; the second may be free any moment."""
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(A, 9)
+    node.demand(B)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1])]
+    assert node.scheduler.next_deadline() == pytest.approx(node.now + LATE_S)
+    assert node.wait(LATE_S) == [AskReclaim(A, [2])]
+
+
+def test_leases_that_would_not_help_are_left_alone() -> None:
+    node = Node({"CPU": 2, "wheels": 1}, workers=2)
+    node.demand(A, resources={"CPU": 1})
+    node.demand(B, resources={"wheels": 1})
+    node.demand(C, resources={"wheels": 1})
+    assert node.wait(QUANTUM_S) == [AskReclaim(B, [2])]
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_kept_ready_once_there_is_a_job() -> None:
+    node = Node(prestart=2)
+    assert node.tell(TimePassed()) == []
+    assert node.tell(JobStarted()) == [StartWorker(())] * 2
+    node.tell(WorkerReady(W1))
+    node.tell(WorkerReady(W2))
+    assert node.tell(ProcessDied(W1)) == [StartWorker(())]
+
+
+def test_the_number_of_workers_that_start_at_once_is_bounded() -> None:
+    node = Node({"CPU": 9}, prestart=9, starting_max=4)
+    assert node.tell(JobStarted()) == [StartWorker(())] * 4
+    assert node.tell(WorkerReady(W1)) == [StartWorker(())]
+
+
+def test_the_number_of_workers_is_bounded_and_said() -> None:
+    node = Node(workers_max=2)
+    node.demand(A, 5, resources={})
+    node.tell(WorkerReady(W1))
+    assert node.tell(WorkerReady(W2)) == [GrantLease(A, 1, 2, W2, {}, [])]
+    (described,) = node.scheduler.describe_demands(node.now)["demands"]
+    assert "2 workers" in described["waits_for"]
+
+
+def test_idle_workers_of_other_environments_make_room() -> None:
+    node = Node(workers=1, workers_max=1)
+    assert node.demand(A, env={"X": "1"}) == [AskRetire(W1)]
+    node.tell(WorkerRetired(W1))
+    assert node.tell(ProcessDied(W1)) == [StartWorker((("X", "1"),))]
+
+
+def test_spare_workers_are_asked_to_leave_after_a_while() -> None:
+    node = Node({"CPU": 3}, workers=3, prestart=1, idle_worker_s=5.0)
+    assert node.scheduler.next_deadline() == node.now + 5.0
+    assert node.wait(5.0) == [AskRetire(W1), AskRetire(W2)]
+    for worker in (W1, W2):
+        node.tell(WorkerRetired(worker))
+        node.tell(ProcessDied(worker))
+    assert node.scheduler.next_deadline() is None
+
+
+def test_a_worker_that_was_asked_to_leave_is_lent_to_nobody_until_it_stays() -> None:
+    node = Node(workers=1, idle_worker_s=5.0)
+    assert node.wait(5.0) == [AskRetire(W1)]
+    assert node.demand(A) == [StartWorker(())]
+    assert node.tell(WorkerStays(W1)) == [grant(A, 1, W1)]
+
+
+def test_a_worker_that_retires_is_lent_to_nobody() -> None:
+    node = Node(workers=1)
+    node.demand(A)
+    assert node.tell(WorkerRetired(W1)) == []
+    assert node.tell(LeaseReturned(A, 1)) == []
+    assert node.demand(A) == [StartWorker(())]
+
+
+def test_a_worker_that_does_not_answer_stays() -> None:
+    node = Node(workers=1, idle_worker_s=5.0)
+    node.wait(5.0)
+    assert node.scheduler.next_deadline() == node.now + ASK_GRACE_S
+    node.demand(A)
+    assert node.wait(ASK_GRACE_S) == [grant(A, 1, W1)]
+
+
+def test_a_worker_that_retires_may_take_its_time() -> None:
+    """Others may hold what it owns."""
+    node = Node(workers=1)
+    node.tell(WorkerRetired(W1))
+    assert node.scheduler.next_deadline() is None
+    assert node.wait(1000.0) == []
+
+
+def test_a_dead_worker_frees_what_it_held() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    node.demand(A, 2)
+    assert node.tell(ProcessDied(W2)) == [grant(A, 2, W1)]
+
+
+def test_what_works_for_the_dead_is_killed_and_its_cpu_free_when_it_is_gone() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    node.demand(A, 3)
+    node.demand(B)
+    (kill,) = node.tell(ProcessDied(A))
+    assert isinstance(kill, KillWorker)
+    assert kill.worker == W2
+    assert node.tell(ProcessDied(W2)) == [grant(B, 2, W1)]
+
+
+def test_a_nested_owner_takes_its_workers_along() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    node.demand(A)
+    node.tell(WorkerBlocked(W2))
+    node.demand(W2, depth=1)
+    (kill,) = node.tell(ProcessDied(W2))
+    assert isinstance(kill, KillWorker)
+    assert kill.worker == W1
+
+
+# -- environments -----------------------------------------------------------------------------------------------------
+
+
+def test_an_environment_has_its_own_workers() -> None:
+    node = Node(workers=1)
+    env = (("X", "1"),)
+    assert node.demand(A, env={"X": "1"}) == [StartWorker(env)]
+    assert node.tell(WorkerReady(W2, env)) == [grant(A, 1, W2)]
+
+
+def test_resources_are_kept_for_a_demand_whose_worker_starts() -> None:
+    """Otherwise whoever has idle workers would take them each time."""
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(A, env={"X": "1"})
+    assert node.demand(B) == []
+    assert node.tell(WorkerReady(W2, (("X", "1"),))) == [grant(A, 1, W2)]
+
+
+def test_an_environment_that_cannot_be_had_is_an_error() -> None:
+    node = Node()
+    node.demand(A, env={"X": "1"})
+    refused = node.tell(EnvironmentFailed((("X", "1"),), "no such file"))
+    assert refused == [ReportInfeasible(A, 1, CPU, {"CPU": 2.0}, "no such file")]
+    assert node.scheduler.starting == {}
+
+
+def test_workers_that_die_before_they_are_ready_are_an_error_in_the_end() -> None:
+    node = Node()
+    assert node.demand(A, 1) == [StartWorker(())]
+    for _ in range(START_FAILURES_MAX - 1):
+        assert node.tell(StartFailed((), "segfault")) == [StartWorker(())]
+    (refused,) = node.tell(StartFailed((), "segfault"))
+    assert isinstance(refused, ReportInfeasible)
+    assert "segfault" in refused.reason
+    assert node.wait(60.0) == []
+
+
+def test_prestarted_workers_that_die_are_not_started_for_ever() -> None:
+    node = Node(prestart=1)
+    node.tell(JobStarted())
+    assert node.tell(StartFailed((), "segfault")) == []
+    assert node.demand(A) == [StartWorker(())]
+
+
+def test_a_machine_that_cannot_fork_any_more_goes_on_with_the_workers_it_has() -> None:
+    node = Node(workers=1)
+    node.demand(A, 2)
+    for _ in range(START_FAILURES_MAX - 1):
+        node.tell(StartFailed((), "fork failed"))
+    assert node.tell(StartFailed((), "fork failed")) == []
+    assert "fork failed" in node.scheduler.describe_demands(node.now)["demands"][0]["waits_for"]
+    assert node.scheduler.next_deadline() is not None
+    assert node.tell(LeaseReturned(A, 1)) == [grant(A, 2, W1)]
+    node.demand(A, 2)
+    assert node.wait(START_RETRY_S) == [StartWorker(())]
+
+
+# -- what can never run -----------------------------------------------------------------------------------------------
+
+
+def test_what_the_node_does_not_have_is_refused_after_a_while() -> None:
+    node = Node(infeasible_grace_s=10.0)
+    assert node.demand(A, resources={"CPU": 3}) == []
+    assert node.scheduler.next_deadline() == node.now + 10.0
+    assert node.wait(9.9) == []
+    assert node.wait(0.1) == [ReportInfeasible(A, 1, {"CPU": 3.0}, {"CPU": 2.0}, "")]
+    assert node.scheduler.next_deadline() is None
+
+
+def test_what_is_no_amount_is_refused_at_once() -> None:
+    node = Node()
+    (refused,) = node.demand(A, resources={"CPU": -1})
+    assert isinstance(refused, ReportInfeasible)
+    assert "CPU" in refused.reason
+
+
+def test_an_infeasible_demand_is_in_nobodys_way() -> None:
+    node = Node(workers=1)
+    node.demand(A, resources={"CPU": 3}, depth=9)
+    assert node.demand(B) == [grant(B, 1, W1)]
+
+
+def test_nothing_to_do_means_no_timer() -> None:
+    node = Node(workers=1, prestart=1)
+    node.demand(A)
+    assert node.scheduler.next_deadline() is None
+    node.tell(LeaseReturned(A, 1))
+    assert node.scheduler.next_deadline() is None
+
+
+# -- random conversations ---------------------------------------------------------------------------------------------
+
+ENVS: list[dict[str, str]] = [{}, {"X": "1"}]
+REQUESTS: list[dict[str, float]] = [
+    {"CPU": 1},
+    {"CPU": 1},
+    {"CPU": 0.5},
+    {"CPU": 2},
+    {},
+    {"CPU": 1, "wheels": 1},
+    {"GPU": 0.5},
+    {"GPU": 1, "CPU": 1},
+    {"CPU": 99},
+]
+
+
+class Conversation(RuleBasedStateMachine):
+    """Owners, workers and time do whatever they like; the books balance, and nobody is forgotten."""
+
+    @initialize(prestart=st.integers(0, 2), workers_max=st.integers(3, 8))
+    def begin(self, prestart: int, workers_max: int) -> None:
+        self.now = 0.0
+        config = SchedulerConfig(prestart=prestart, workers_max=workers_max, starting_max=3)
+        self.scheduler = Scheduler(to_units({"CPU": 3, "GPU": 1, "wheels": 1}), config)
+        self.numbers = itertools.count()
+        self.owners: set[bytes] = {A, B}
+        #: Workers on their way, alive, asked to leave; leases by number.
+        self.starting: list[Any] = []
+        self.asked: set[bytes] = set()
+        self.alive: dict[bytes, Any] = {}
+        self.leases: dict[int, GrantLease] = {}
+        self.asked_back: set[int] = set()
+        self.doomed: set[bytes] = set()
+        self.tell(JobStarted())
+
+    def tell(self, event: Event) -> list[Command]:
+        commands = self.scheduler.handle(event, self.now)
+        for command in commands:
+            if isinstance(command, StartWorker):
+                self.starting.append(command.env)
+            elif isinstance(command, GrantLease):
+                assert command.worker in self.alive, "lent before it was ready, or after it died"
+                assert command.worker not in {lease.worker for lease in self.leases.values()}, "lent twice"
+                assert command.worker not in self.asked | self.doomed
+                self.leases[command.lease] = command
+            elif isinstance(command, AskReclaim):
+                for number in command.leases:
+                    assert self.leases[number].process == command.process
+                    assert number not in self.asked_back, "asked back twice"
+                    self.asked_back.add(number)
+            elif isinstance(command, AskRetire):
+                assert command.worker in self.alive
+                self.asked.add(command.worker)
+            elif isinstance(command, KillWorker):
+                self.doomed.add(command.worker)
+        return commands
+
+    @rule(
+        who=st.integers(0, 9),
+        key=st.integers(0, 2),
+        resources=st.sampled_from(REQUESTS),
+        env=st.sampled_from(ENVS),
+        count=st.integers(0, 4),
+        depth=st.integers(0, 2),
+    )
+    def demand(
+        self, who: int, key: int, resources: dict[str, float], env: dict[str, str], count: int, depth: int
+    ) -> None:
+        processes = sorted(self.owners) + sorted(self.alive)
+        self.tell(DemandChanged(processes[who % len(processes)], key, resources, env, count, depth))
+
+    @precondition(lambda self: self.starting)
+    @rule(which=st.integers(0, 9), succeeds=st.integers(0, 9))
+    def worker_starts(self, which: int, succeeds: int) -> None:
+        env = self.starting.pop(which % len(self.starting))
+        if succeeds:
+            worker = b"worker-%d" % next(self.numbers)
+            self.alive[worker] = env
+            self.tell(WorkerReady(worker, env))
+        else:
+            self.tell(StartFailed(env, "bad luck"))
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, 9))
+    def lease_returns(self, which: int) -> None:
+        number = sorted(self.leases)[which % len(self.leases)]
+        lease = self.leases.pop(number)
+        self.tell(LeaseReturned(lease.process, number))
+
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 9), blocked=st.booleans())
+    def worker_waits_or_goes_on(self, which: int, blocked: bool) -> None:
+        worker = sorted(self.alive)[which % len(self.alive)]
+        self.tell(WorkerBlocked(worker) if blocked else WorkerUnblocked(worker))
+
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 9))
+    def worker_dies(self, which: int) -> None:
+        self.end_worker(sorted(self.alive)[which % len(self.alive)])
+
+    def end_worker(self, worker: bytes) -> None:
+        del self.alive[worker]
+        self.asked.discard(worker)
+        self.doomed.discard(worker)
+        self.leases = {number: lease for number, lease in self.leases.items() if lease.worker != worker}
+        self.tell(ProcessDied(worker))
+        self.leases = {number: lease for number, lease in self.leases.items() if lease.process != worker}
+
+    @precondition(lambda self: self.asked)
+    @rule(stays=st.booleans())
+    def asked_worker_answers(self, stays: bool) -> None:
+        worker = sorted(self.asked)[0]
+        self.asked.discard(worker)
+        if stays:
+            self.tell(WorkerStays(worker))
+        else:
+            self.tell(WorkerRetired(worker))
+            self.end_worker(worker)
+
+    @rule(seconds=st.sampled_from([0.01, QUANTUM_S, LATE_S, PATIENCE_S, 6.0, 11.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        # Workers that were asked to leave and did not answer are taken to stay.
+        self.asked = {worker for worker in self.asked if self.now < self.scheduler.workers[worker].since + ASK_GRACE_S}
+        self.tell(TimePassed())
+
+    @rule()
+    def everything_comes_to_its_end(self) -> None:
+        """Workers start, tasks end, time passes; then no demand is left that the node could ever serve."""
+        for _ in range(200):
+            if self.doomed:
+                self.end_worker(sorted(self.doomed)[0])
+            elif self.asked:
+                self.asked_worker_answers(False)
+            elif self.starting:
+                self.worker_starts(0, 1)
+            elif self.leases:
+                self.lease_returns(0)
+            elif self.scheduler.demands:
+                deadline = self.scheduler.next_deadline()
+                assert deadline is not None, f"nothing will ever happen to {self.scheduler.demands}"
+                assert deadline > self.now
+                self.now = deadline
+                self.tell(TimePassed())
+            else:
+                break
+        assert not self.scheduler.demands
+        assert self.scheduler.pool.available == self.scheduler.pool.total
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.validate()
+            assert sum(self.scheduler.starting.values()) == len(self.starting)
+            assert len(self.alive) + len(self.starting) <= self.scheduler.config.workers_max
+            held = {number for number, lease in self.leases.items() if lease.worker not in self.doomed}
+            assert held <= set(self.scheduler.leases)
+
+    @invariant()
+    def what_fits_is_granted_or_on_its_way(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        for demand in self.scheduler.demands.values():
+            if self.scheduler.idle.get(demand.env) and self.scheduler.pool.fits(demand.request):
+                others = [other for other in self.scheduler.demands.values() if other is not demand]
+                assert others, f"{demand} fits, has an idle worker, and is alone"
+
+    @invariant()
+    def deadlines_are_ahead(self) -> None:
+        if hasattr(self, "scheduler"):
+            deadline = self.scheduler.next_deadline()
+            assert deadline is None or deadline > self.now
+
+
+Conversation.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestConversation = Conversation.TestCase
