@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +37,8 @@ class Driver:
 
     def __init__(self, *, log_to_driver: bool = True, preload: tuple[str, ...] = (), **settings: Any) -> None:
         ours, theirs = socket.socketpair()
-        settings = {"num_cpus": 2, "object_store_memory": 64 << 20, "worker_entry": "fake_worker:run", **settings}
+        defaults = {"num_cpus": 2, "object_store_memory": 64 << 20, "spill_directory": tempfile.gettempdir()}
+        settings = {"worker_entry": "fake_worker:run", **defaults, **settings}
         config = NodeConfig(control_fd=theirs.fileno(), **settings)
         self.stderr_read, stderr = os.pipe()
         self.process = subprocess.Popen(
@@ -659,13 +661,10 @@ def test_resources_are_told(new_driver: Callable[..., Driver]) -> None:
     driver = new_driver(num_cpus=3, num_gpus=1, resources={"wheels": 4.0}, memory=1000)
     driver.lease(resources={"CPU": 1.5, "wheels": 1.0})
     answer = driver.ask("resources")
-    assert answer["total"] == {
-        "CPU": 3.0,
-        "GPU": 1.0,
-        "wheels": 4.0,
-        "memory": 1000.0,
-        "object_store_memory": float(64 << 20),
-    }
+    store_bytes = answer["total"].pop("object_store_memory")
+    assert 63 << 20 < store_bytes <= 64 << 20
+    assert answer["total"] == {"CPU": 3.0, "GPU": 1.0, "wheels": 4.0, "memory": 1000.0}
+    assert answer["available"]["object_store_memory"] == store_bytes
     assert answer["available"]["CPU"] == 1.5
     assert answer["available"]["wheels"] == 3.0
 

@@ -628,7 +628,7 @@ class StoreModel(RuleBasedStateMachine):
             else:
                 self.io.append(command)
 
-    # -- what processes do ----------------------------------------------------------------------------------------------
+    # -- what processes do --------------------------------------------------------------------------------------------
 
     slots = st.integers(0, SLOTS - 1)
 
@@ -772,7 +772,7 @@ class StoreModel(RuleBasedStateMachine):
         if ids:
             self.pin(slot, ids[:3])
 
-    # -- what the disk and time do ------------------------------------------------------------------------------------------
+    # -- what the disk and time do ------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.io)
     @rule(fails=st.sampled_from([False, False, False, True]))
@@ -814,7 +814,7 @@ class StoreModel(RuleBasedStateMachine):
         deadline = self.table.next_deadline()
         assert deadline is None or deadline > self.now
 
-    # -- what must be true ----------------------------------------------------------------------------------------------------
+    # -- what must be true --------------------------------------------------------------------------------------------
 
     @invariant()
     def the_table_is_consistent(self) -> None:
@@ -854,18 +854,19 @@ class StoreModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """However the history went: when all is done and freed, all space is free, and nobody waits."""
+        while self.waiting:
+            for slot in range(SLOTS):
+                self.unpin_all(slot)
+            self.all_io_ends()
+            deadline = self.table.next_deadline()
+            if deadline is not None:
+                self.now = max(self.now, deadline)
+                self.tick()
+            assert deadline is not None or self.io or not self.waiting, "somebody waits for nothing"
         for slot in range(SLOTS):
             self.unpin_all(slot)
         self.all_io_ends()
-        self.now += 100
-        while (deadline := self.table.next_deadline()) is not None:
-            self.now = max(self.now, deadline)
-            self.tick()
-            self.all_io_ends()
-            for slot in range(SLOTS):
-                self.unpin_all(slot)
         self.table.validate()
-        assert not self.waiting
         for object_id, (owner, _, _) in self.live.items():
             self.carry_out(self.table.free(owner, [object_id], self.now))
         self.live.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -23,7 +24,7 @@ def freed_ids(table: ObjectTable) -> list[bytes]:
     return ids
 
 
-# --- One promise at a time ------------------------------------------------------------------------------------------------
+# --- One promise at a time --------------------------------------------------------------------------------------------
 
 
 def test_the_last_reference_frees() -> None:
@@ -97,18 +98,46 @@ def test_freed_entries_come_with_their_last_state() -> None:
     assert freed[Y].owner == P
 
 
-def test_every_borrower_counts_once() -> None:
+def test_a_borrower_stays_until_all_its_registrations_are_taken_back() -> None:
     table = ObjectTable()
     table.adopt(X, b"")
-    assert table.add_borrower(X, P)
-    assert table.add_borrower(X, P)
-    assert table.add_borrower(X, Q)
+    for borrower in (P, P, P, Q):
+        assert table.add_borrower(X, borrower)
     table.drop([X])
     table.remove_borrower(X, Q)
+    table.remove_borrower(X, P, 2)
     assert freed_ids(table) == []
     table.remove_borrower(X, P)
     assert freed_ids(table) == [X]
     table.remove_borrower(X, P)
+    assert table.statistics()["borrowers"] == 0
+
+
+def test_a_release_may_overtake_its_registration() -> None:
+    table = ObjectTable()
+    table.adopt(X, b"")
+    table.remove_borrower(X, P, 2)
+    assert freed_ids(table) == []
+    table.add_borrower(X, P)
+    table.add_borrower(X, P)
+    assert table.statistics()["borrowers"] == 0
+    table.drop([X])
+    assert freed_ids(table) == [X]
+
+
+def test_a_release_that_overtook_is_forgotten_with_its_object_or_its_process() -> None:
+    table = ObjectTable()
+    for id in (X, Y):
+        table.adopt(id, b"")
+    table.remove_borrower(X, P)
+    table.remove_borrower(Y, Q)
+    table.drop([X])
+    assert freed_ids(table) == [X]
+    table.forget_process(Q)
+    assert table.statistics()["borrowers"] == 0
+    assert table.add_borrower(Y, Q)
+    table.drop([Y])
+    assert freed_ids(table) == []
 
 
 def test_nobody_borrows_what_is_gone() -> None:
@@ -173,7 +202,7 @@ def test_statistics_count_what_is_there() -> None:
     assert table.statistics() == {"objects_owned": 2, "objects_borrowed": 1, "objects_pending": 2, "borrowers": 1}
 
 
-@pytest.mark.parametrize("broken", [Entry(0, 0), Entry(-1, 2), Entry(2, -1), Entry(1, 0, borrowers={P})])
+@pytest.mark.parametrize("broken", [Entry(0, 0), Entry(-1, 2), Entry(2, -1), Entry(1, 0, borrowers={P: 1})])
 def test_validate_finds_counts_that_do_not_add_up(broken: Entry) -> None:
     table = ObjectTable()
     table.entries[X] = broken
@@ -181,7 +210,7 @@ def test_validate_finds_counts_that_do_not_add_up(broken: Entry) -> None:
         table.validate()
 
 
-# --- All of them at random, against a model ---------------------------------------------------------------------------------
+# --- All of them at random, against a model ---------------------------------------------------------------------------
 
 PROCESSES = (P, Q)
 
@@ -192,12 +221,13 @@ class Referrers:
     def __init__(self) -> None:
         self.refs: Counter[bytes] = Counter()
         self.holds: Counter[bytes] = Counter()
-        self.borrowers: set[tuple[bytes, bytes]] = set()  # (object, process)
+        #: (object, process) → registrations; below zero if they were taken back before they came.
+        self.borrowers: Counter[tuple[bytes, bytes]] = Counter()
         self.contained: dict[bytes, list[bytes]] = {}
 
     def alive(self) -> set[bytes]:
         reached: set[bytes] = set()
-        todo = [*+self.refs, *+self.holds, *(id for id, _ in self.borrowers)]
+        todo = [*+self.refs, *+self.holds, *(id for id, _ in +self.borrowers)]
         while todo:
             id = todo.pop()
             if id not in reached:
@@ -327,14 +357,17 @@ class Ownership(RuleBasedStateMachine):
         known = self.table.add_borrower(id, borrower)
         assert known == (id in self.table.entries)
         if known:
-            self.model.borrowers.add((id, borrower))
+            self.model.borrowers[id, borrower] += 1
 
     @precondition(lambda self: self.made)
-    @rule(data=st.data(), borrower=st.sampled_from(PROCESSES))
-    def remove_borrower(self, data: st.DataObject, borrower: bytes) -> None:
+    @rule(data=st.data(), borrower=st.sampled_from(PROCESSES), times=st.integers(1, 3))
+    def remove_borrower(self, data: st.DataObject, borrower: bytes, times: int) -> None:
         id = self.some(data, self.made)
-        self.table.remove_borrower(id, borrower)
-        self.model.borrowers.discard((id, borrower))
+        if self.owner[id]:
+            return
+        if id in self.table.entries:
+            self.model.borrowers[id, borrower] -= times
+        self.table.remove_borrower(id, borrower, times)
 
     @rule(process=st.sampled_from(PROCESSES))
     def forget_process(self, process: bytes) -> None:
@@ -342,7 +375,11 @@ class Ownership(RuleBasedStateMachine):
         left = self.table.forget_process(process)
         assert set(left) == {id for id in self.table.entries if self.owner[id] == process}
         assert len(left) == len(set(left))
-        self.model.borrowers = {(id, borrower) for id, borrower in self.model.borrowers if borrower != process}
+        self.keep_borrowers(lambda id, borrower: borrower != process)
+
+    def keep_borrowers(self, wanted: Callable[[bytes, bytes], bool]) -> None:
+        counts = self.model.borrowers
+        self.model.borrowers = Counter({key: count for key, count in counts.items() if count and wanted(*key)})
 
     # -- freeing
 
@@ -357,6 +394,7 @@ class Ownership(RuleBasedStateMachine):
             assert entry.refs == entry.holds == 0
         assert set(self.table.entries) == alive
         self.present = alive
+        self.keep_borrowers(lambda id, _: id in alive)
 
     @invariant()
     def counts_add_up(self) -> None:
@@ -365,6 +403,7 @@ class Ownership(RuleBasedStateMachine):
         assert alive <= set(self.table.entries), "freed although something refers to it"
         for id in alive:
             assert self.table.entries[id].refs == self.model.refs[id]
+        self.keep_borrowers(lambda id, _: id in self.table.entries)
         assert self.table.statistics()["borrowers"] == len({borrower for _, borrower in self.model.borrowers})
 
     def teardown(self) -> None:

@@ -32,7 +32,7 @@ def taken_by_idle_worker(queue: deque[Task], workers: int = 1) -> int:
     return len(taken)
 
 
-# --- How many -----------------------------------------------------------------------------------------------------------
+# --- How many ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fn", [NEW, LONG])
@@ -125,7 +125,7 @@ def test_what_is_taken_is_the_head_of_the_queue_and_within_every_limit(
         assert taken, "a worker with nothing to do always gets something"
 
 
-# --- Learning --------------------------------------------------------------------------------------------------------------
+# --- Learning ---------------------------------------------------------------------------------------------------------
 
 
 def test_bad_news_is_believed_at_once() -> None:

@@ -69,6 +69,7 @@ def test_a_container_that_is_closer_to_its_limit_is_what_counts(tmp_path: Path) 
     (box / "memory.stat").write_text("anon 5\ninactive_file 5000\n")
     monitor = MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup")
     assert monitor.read() == MemoryUse(90_000, 100_000)
+    assert monitor.available_bytes() == 10_000
     (box / "memory.current").write_text("10000\n")
     assert monitor.read() == MemoryUse(500 * 1024, 1000 * 1024)
 

@@ -451,6 +451,16 @@ def test_an_environment_that_cannot_be_had_is_an_error() -> None:
     assert node.scheduler.starting == {}
 
 
+def test_an_environment_whose_start_was_disturbed_gets_another_chance() -> None:
+    node = Node()
+    env = (("X", "1"),)
+    node.demand(A, env={"X": "1"})
+    for _ in range(START_FAILURES_MAX - 1):
+        assert node.tell(EnvironmentFailed(env, "killed", final=False)) == [StartWorker(env)]
+    (refused,) = node.tell(EnvironmentFailed(env, "killed", final=False))
+    assert isinstance(refused, ReportInfeasible)
+
+
 def test_workers_that_die_before_they_are_ready_are_an_error_in_the_end() -> None:
     node = Node()
     assert node.demand(A, 1) == [StartWorker(())]

@@ -57,30 +57,35 @@ def lines() -> Iterator[tuple[str, str]]:
             yield where(path, number), line
 
 
+def none_of(places: list[str]) -> None:
+    """Fail with the whole list: each entry is a place to go to."""
+    assert not places, "\n" + "\n".join(places)
+
+
 def test_lines_fit_on_a_screen() -> None:
     python = (item for item in lines() if item[0].rpartition(":")[0].endswith(".py"))
-    assert [place for place, line in python if len(line) > LINE_LENGTH_MAX] == []
+    none_of([place for place, line in python if len(line) > LINE_LENGTH_MAX])
 
 
 def test_there_is_no_trailing_space_and_no_tab_but_in_the_makefile() -> None:
     untidy = [place for place, line in lines() if line != line.rstrip() or ("\t" in line and "Makefile" not in place)]
-    assert untidy == []
+    none_of(untidy)
 
 
 def test_files_end_with_one_newline() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in text_files()}
     wrong = [str(path) for path, text in texts.items() if text and (not text.endswith("\n") or text.endswith("\n\n"))]
-    assert wrong == []
+    none_of(wrong)
 
 
 def test_nothing_is_left_for_later() -> None:
     found = [f"{place}: {match[0]}" for place, line in lines() if (match := BANNED.search(line))]
-    assert found == []
+    none_of(found)
 
 
 def test_source_files_hold_one_idea() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files("src")}
-    assert {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > SOURCE_LINES_MAX} == {}
+    none_of([f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > SOURCE_LINES_MAX])
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -89,11 +94,11 @@ def test_every_module_says_what_it_is() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if tree.body and not ast.get_docstring(tree):
             silent.append(str(path.relative_to(ROOT)))
-    assert silent == []
+    none_of(silent)
 
 
 def test_files_are_named_after_what_they_hold() -> None:
-    assert [str(path) for path in python_files(*FOLDERS) if path.name in VAGUE_NAMES] == []
+    none_of([str(path) for path in python_files(*FOLDERS) if path.name in VAGUE_NAMES])
 
 
 def test_only_the_command_line_prints() -> None:
@@ -114,7 +119,7 @@ def test_only_the_command_line_prints() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if prints(node)
     ]
-    assert printing == []
+    none_of(printing)
 
 
 def test_no_two_test_files_share_a_name() -> None:

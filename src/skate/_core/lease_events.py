@@ -42,6 +42,8 @@ class EnvironmentFailed(Event, frozen=True):
 
     env: Env
     reason: str
+    #: It would fail again; False: somebody killed what was needed, and another attempt may do better.
+    final: bool = True
 
 
 class ProcessDied(Event, frozen=True):

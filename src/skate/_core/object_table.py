@@ -263,7 +263,8 @@ class ObjectTable:
         else:
             self.room.may_leave(obj)
             for wait in tuple(obj.wanted_by):
-                self._arrived(wait, obj)
+                del wait.absent[obj]
+                self._go_on(wait)
         return self._settle(now)
 
     def next_deadline(self) -> float | None:
@@ -328,19 +329,23 @@ class ObjectTable:
         self._forget_if_unused(old)
 
     def _free(self, objects: Sequence[StoredObject]) -> None:
-        """Nobody refers to these any more. None is there for a pin that waits for another of them."""
+        """Nobody refers to these any more. To a pin that waits for several of them, all are gone at the same time."""
+        waits: dict[PinWait, None] = {}
         for obj in objects:
             obj.freed = True
             self._remember_freed(obj.id, b"")
             self._unlist(obj)
-        for obj in objects:
             holder = self.processes.get(obj.owner)
             if holder is not None:
                 holder.owned.pop(obj, None)
-            wanted_by, obj.wanted_by = obj.wanted_by, {}
-            for wait in wanted_by:
-                self._arrived(wait, obj)
+            for wait in obj.wanted_by:
+                if obj in wait.absent:
+                    del wait.absent[obj]
+                    waits[wait] = None
+            obj.wanted_by = {}
             self._forget_if_unused(obj)
+        for wait in waits:
+            self._go_on(wait)
 
     def _forget_if_unused(self, obj: StoredObject) -> None:
         """Let go of a freed object's memory and of its copy on disk, if nobody pins it and no I/O touches it."""
@@ -410,19 +415,15 @@ class ObjectTable:
         """Nothing is unknown any more: bring all into memory."""
         wait.sequence = self.room.next_sequence()
         wait.since = now
+        self._go_on(wait)
+
+    def _look_for_absent(self, wait: PinWait) -> None:
         for object_id in wait.ids:
             obj = self.objects.get(object_id)
             if obj is not None and not obj.freed:
                 obj.wanted_by[wait] = None
                 if obj.place is DISK or obj.place is RESTORING:
                     wait.absent[obj] = None
-        self._go_on(wait)
-
-    def _arrived(self, wait: PinWait, obj: StoredObject) -> None:
-        """The object is in memory, or freed: in any case it need not be waited for."""
-        if obj in wait.absent:
-            del wait.absent[obj]
-            self._go_on(wait)
 
     def _left(self, obj: StoredObject) -> None:
         """The object went to disk to make room for an older request; the pins that wait for it want it back."""
@@ -432,6 +433,9 @@ class ObjectTable:
 
     def _go_on(self, wait: PinWait) -> None:
         """Answer the pin if all is there, or ask for room for the next of its objects."""
+        if not wait.absent:
+            # Once more at the end: an object may have been freed, sealed again and spilled in the meantime.
+            self._look_for_absent(wait)
         if not wait.absent:
             self._end_wait(wait)
             self._pin_all(wait.process, wait.request, wait.ids)

@@ -10,6 +10,8 @@ An object is freed when nothing refers to it:
   argument, stored values that contain it, and one for every borrower.
 
 A borrowed object that nothing here refers to is released: the owner is told, and forgets this process as a borrower.
+Registrations are counted on both sides, because a release may cross with the same reference coming again: the borrower
+takes back as many as it knows of, and the owner keeps it while there are more.
 
 Owns:      the counts, the values of small objects, the borrowers of each.
 Knows not: sockets and threads. The caller holds a lock, and carries out what `take_freed` hands it.
@@ -63,7 +65,10 @@ class Entry(msgspec.Struct, gc=False):
     pending: Pending | None = None
     #: Ids of the references inside the value: held as long as the entry.
     contained: list[bytes] | None = None
-    borrowers: set[bytes] | None = None
+    #: Owner's side: process → how often it was registered as a borrower.
+    borrowers: dict[bytes, int] | None = None
+    #: Borrower's side: how often this process was registered with the owner.
+    registered: int = 0
     #: Called with (id, entry) once, when the value is there.
     waiters: list[Callable[[bytes, Any], None]] | None = None
 
@@ -147,33 +152,47 @@ class ObjectTable:
     # -- borrowers --------------------------------------------------------------------------------------
 
     def add_borrower(self, id: bytes, borrower: bytes) -> bool:
-        """False if the object is unknown (freed already)."""
+        """Register a borrower once more; False if the object is unknown (freed already)."""
         entry = self.entries.get(id)
         if entry is None:
             return False
-        if entry.borrowers is None:
-            entry.borrowers = set()
-        if borrower not in entry.borrowers:
-            entry.borrowers.add(borrower)
+        if self._count_borrower(id, entry, borrower, 1) == 1:
             entry.holds += 1
-            self._borrowed_by.setdefault(borrower, set()).add(id)
         return True
 
-    def remove_borrower(self, id: bytes, borrower: bytes) -> None:
+    def remove_borrower(self, id: bytes, borrower: bytes, times: int = 1) -> None:
+        """Take back that many registrations. A release may overtake the registration: then the count is below zero."""
         entry = self.entries.get(id)
-        if entry is None or entry.borrowers is None or borrower not in entry.borrowers:
+        if entry is None:
             return
-        entry.borrowers.discard(borrower)
+        left = self._count_borrower(id, entry, borrower, -times)
+        if left <= 0 < left + times:
+            self.unhold((id,))
+
+    def _count_borrower(self, id: bytes, entry: Entry, borrower: bytes, change: int) -> int:
+        if entry.borrowers is None:
+            entry.borrowers = {}
+        count = entry.borrowers.get(borrower, 0) + change
+        if count:
+            entry.borrowers[borrower] = count
+            self._borrowed_by.setdefault(borrower, set()).add(id)
+        else:
+            del entry.borrowers[borrower]
+            self._forget_borrower(id, borrower)
+        return count
+
+    def _forget_borrower(self, id: bytes, borrower: bytes) -> None:
         ids = self._borrowed_by[borrower]
         ids.discard(id)
         if not ids:
             del self._borrowed_by[borrower]
-        self.unhold((id,))
 
     def forget_process(self, process: bytes) -> list[bytes]:
         """A process is dead: it borrows nothing any more. Returns the objects that it owned and we still refer to."""
         for id in list(self._borrowed_by.get(process, ())):
-            self.remove_borrower(id, process)
+            borrowers = self.entries[id].borrowers
+            assert borrowers is not None
+            self.remove_borrower(id, process, borrowers[process])
         return list(self._borrowed_from.get(process, ()))
 
     # -- freeing ----------------------------------------------------------------------------------------
@@ -181,6 +200,8 @@ class ObjectTable:
     def _free(self, id: bytes, entry: Entry) -> None:
         del self.entries[id]
         self._freed.append((id, entry))
+        for borrower in entry.borrowers or ():  # releases that came before their registrations
+            self._forget_borrower(id, borrower)
         if entry.owner:
             ids = self._borrowed_from[entry.owner]
             ids.discard(id)
@@ -207,9 +228,11 @@ class ObjectTable:
         for id, entry in self.entries.items():
             assert entry.refs >= 0 and entry.holds >= 0, (id, entry)
             assert entry.refs + entry.holds > 0, (id, entry)
-            borrowers = entry.borrowers or set()
-            assert entry.holds >= len(borrowers), (id, entry)
+            borrowers = entry.borrowers or {}
+            assert entry.holds >= sum(times > 0 for times in borrowers.values()), (id, entry)
             assert not borrowers or not entry.owner, "only an owner knows borrowers"
+            assert all(borrowers.values()), (id, entry)
+            assert entry.owner or not entry.registered, "an owner is not registered with itself"
             for borrower in borrowers:
                 assert id in self._borrowed_by[borrower]
         for borrower, ids in self._borrowed_by.items():

@@ -138,17 +138,21 @@ class Scheduler:
 
     def _on_start_failed(self, event: StartFailed, now: float, commands: list[Command]) -> None:
         self._started(event.env)
-        trouble = self._troubles.setdefault(event.env, Trouble(0, "", 0.0))
-        trouble.failures += 1
-        trouble.reason = event.reason
-        if trouble.failures >= START_FAILURES_MAX:
-            reason = f"{trouble.failures} workers died before they were ready; the last: {event.reason}"
+        if self._note_trouble(event.env, event.reason) >= START_FAILURES_MAX:
+            reason = f"{START_FAILURES_MAX} workers died before they were ready; the last: {event.reason}"
             self._give_up(event.env, reason, now, commands)
 
     def _on_environment_failed(self, event: EnvironmentFailed, now: float, commands: list[Command]) -> None:
         self.starting.pop(event.env, None)
-        self._troubles[event.env] = Trouble(START_FAILURES_MAX, event.reason, 0.0)
-        self._give_up(event.env, event.reason, now, commands)
+        if self._note_trouble(event.env, event.reason) >= START_FAILURES_MAX or event.final:
+            self._give_up(event.env, event.reason, now, commands)
+
+    def _note_trouble(self, env: Env, reason: str) -> int:
+        """How often it failed in a row."""
+        trouble = self._troubles.setdefault(env, Trouble(0, "", 0.0))
+        trouble.failures += 1
+        trouble.reason = reason
+        return trouble.failures
 
     def _give_up(self, env: Env, reason: str, now: float, commands: list[Command]) -> None:
         """No more workers of that environment, for a while. What has no hope of any is refused."""

@@ -11,7 +11,7 @@
 Everything runs in one thread, on one event loop; with nothing to do it sleeps in the kernel.
 
 A worker's end has one order of things, in `on_worker_exited`: hear what it still said, note what it printed last and
-which task it was in, take back its memory, tell the scheduler, and only then tell its peers that it is gone.
+which task it was in, take back its memory, tell its peers that it is gone, and only then let the scheduler go on.
 
 The daemon ends when its driver does (its channel ends, or the process is gone) or says so. It takes everything along.
 """
@@ -19,6 +19,7 @@ The daemon ends when its driver does (its channel ends, or the process is gone) 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -34,7 +35,7 @@ from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._node.inquiries import Inquiries
 from skate._node.logs import PARTIAL_LINE_S, LastLines, LogQueue, Stream
 from skate._node.loop import EventLoop, Timer
-from skate._node.memory_monitor import MemoryMonitor, largest_processes, read_machine, resident_bytes
+from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
@@ -126,8 +127,7 @@ class Daemon:
         config = self.config
         memory = config.memory
         if memory is None:
-            machine = read_machine()
-            memory = max(0, machine.total_bytes - machine.used_bytes - config.object_store_memory)
+            memory = max(0, MemoryMonitor().available_bytes() - config.object_store_memory)
         resources = {"CPU": float(config.num_cpus), "memory": float(memory), **config.resources}
         if config.num_gpus:
             resources["GPU"] = float(config.num_gpus)
@@ -140,16 +140,18 @@ class Daemon:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while not self._ended:
             deadlines = (self.scheduler.next_deadline(), self.store.next_deadline())
-            self.loop.run_once(min((time for time in deadlines if time is not None), default=None))
-            now = time.monotonic()
-            deadline = self.scheduler.next_deadline()
-            if deadline is not None and now >= deadline:
-                self.post(leases.TimePassed())
-            deadline = self.store.next_deadline()
-            if deadline is not None and now >= deadline:
-                self.store.tick(now)
+            self.loop.run_once(min((deadline for deadline in deadlines if deadline is not None), default=None))
+            self._act_on_deadlines(time.monotonic())
             self._send_logs()
         self._end()
+
+    def _act_on_deadlines(self, now: float) -> None:
+        deadline = self.scheduler.next_deadline()
+        if deadline is not None and now >= deadline:
+            self.post(leases.TimePassed())
+        deadline = self.store.next_deadline()
+        if deadline is not None and now >= deadline:
+            self.store.tick(now)
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
@@ -412,16 +414,16 @@ class Daemon:
         self.store.clear_slot(worker.slot)
         self.store.process_died(process.id, time.monotonic())
         self._remove(process)
-        if process.ready:
-            self.post(leases.ProcessDied(process.id))
-        elif not worker.lost_with_zygote:
-            self.post(leases.StartFailed(worker.env, self._describe_death(process, worker)))
-        self.inquiries.on_process_died(process)
         self.switchboard.on_process_died(
             wire.PeerGone(
                 process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
             )
         )
+        self.inquiries.on_process_died(process)
+        if process.ready:
+            self.post(leases.ProcessDied(process.id))
+        elif not worker.lost_with_zygote:
+            self.post(leases.StartFailed(worker.env, self._describe_death(process, worker)))
 
     def _describe_death(self, process: Process, worker: PooledWorker) -> str:
         code = worker.exit_code
@@ -431,7 +433,9 @@ class Daemon:
         return f"worker pid {worker.pid} {how}{why}{said}"
 
     def _hear_last_words(self, process: Process) -> None:
-        """What a dead worker had sent is as true as if it had lived on."""
+        """What a dead worker had sent is as true as if it had lived on; but one that was not ready never will be."""
+        if not process.ready:
+            return
         try:
             while messages := process.channel.receive(self._buffer):
                 self._handle(process, messages)
@@ -448,8 +452,8 @@ class Daemon:
     def on_start_failed(self, env: leases.Env, reason: str) -> None:
         self.post(leases.StartFailed(env, reason))
 
-    def on_environment_failed(self, env: leases.Env, reason: str) -> None:
-        self.post(leases.EnvironmentFailed(env, reason))
+    def on_environment_failed(self, env: leases.Env, reason: str, *, final: bool) -> None:
+        self.post(leases.EnvironmentFailed(env, reason, final))
 
     def _on_driver_gone(self, process: Process) -> None:
         """Its node ends with it."""
@@ -527,8 +531,6 @@ def _raise_descriptor_limit() -> int:
 
 
 def _wait_writable(fd: int, timeout_s: float) -> None:
-    import select
-
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     poll.poll(max(1, int(timeout_s * 1000)))

@@ -74,9 +74,9 @@ class Inquiries:
     def resources(self) -> dict[str, dict[str, float]]:
         pool = self._daemon.scheduler.pool
         total, available = to_floats(pool.total), to_floats(pool.available)
-        total["object_store_memory"] = available["object_store_memory"] = self._daemon.config.object_store_memory
-        statistics = self._daemon.store.statistics() or {}
-        available["object_store_memory"] -= statistics.get("used_bytes", 0)
+        store = self._daemon.store.statistics()
+        total["object_store_memory"] = float(store["capacity_bytes"])
+        available["object_store_memory"] = float(store["available_bytes"])
         # A node that goes on with tasks that had waited has less than nothing; people are told "nothing".
         return {"total": total, "available": {name: max(0.0, amount) for name, amount in available.items() if amount}}
 
@@ -112,7 +112,7 @@ class Inquiries:
                     "owner_pid": daemon.pids.get(lease.owner, 0) if lease is not None else 0,
                     "resources": to_floats(lease.allocation.amounts) if lease is not None else {},
                     "gpu_ids": lease.allocation.gpu_ids if lease is not None else [],
-                    "running": daemon.store.running_task(worker.slot) or b"",
+                    "running": daemon.store.running_task(worker.slot),
                     "rss_bytes": resident_bytes(worker.pid) if worker.pid else 0,
                 }
             )

@@ -22,15 +22,20 @@ class MemoryMonitor:
 
     def read(self) -> MemoryUse:
         """Of the machine, or of the container if that is closer to its limit."""
-        tightest = read_machine(self._proc)
-        for limit_file, usage_file, stat_file in self._cgroups:
-            use = _read_cgroup(limit_file, usage_file, stat_file)
-            if use is not None and use.total_bytes < tightest.total_bytes and use.fraction > tightest.fraction:
-                tightest = use
-        return tightest
+        return max(self._read_all(), key=lambda use: use.fraction)
+
+    def available_bytes(self) -> int:
+        """What may still be used, of the machine and within every limit."""
+        return min(use.total_bytes - use.used_bytes for use in self._read_all())
+
+    def _read_all(self) -> list[MemoryUse]:
+        machine = _read_machine(self._proc)
+        limits = [_read_cgroup(*files) for files in self._cgroups]
+        # A limit above what the machine has is none.
+        return [machine, *(use for use in limits if use is not None and use.total_bytes < machine.total_bytes)]
 
 
-def read_machine(proc: str = "/proc") -> MemoryUse:
+def _read_machine(proc: str) -> MemoryUse:
     total = available = 0
     for line in _read(f"{proc}/meminfo").splitlines():
         name, _, rest = line.partition(":")

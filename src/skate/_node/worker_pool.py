@@ -31,6 +31,8 @@ from skate._wire.channel import Channel
 
 #: A worker or a zygote that has not reported itself after this time is taken for dead.
 START_TIMEOUT_S = 30.0
+#: A process that was killed is waited for this long; one that hangs in the kernel longer has to be left to it.
+KILL_TIMEOUT_S = 2.0
 #: What is quoted of the stderr of a zygote that did not come up.
 ZYGOTE_STDERR_BYTES_MAX = 2000
 PR_SET_CHILD_SUBREAPER = 36
@@ -57,7 +59,7 @@ class PooledWorker:
         self.exit_code = 0
         #: Why it was killed, "" if it was not.
         self.kill_reason = ""
-        #: It never ran: its zygote could not be started, which is reported once for all such workers.
+        #: If it was not ready, that was reported once for all workers of its zygote.
         self.lost_with_zygote = False
         self.start_timer: Timer | None = None
 
@@ -74,8 +76,8 @@ class PoolOwner(Protocol):
     def on_start_failed(self, env: Env, reason: str) -> None:
         """A worker could not be created."""
 
-    def on_environment_failed(self, env: Env, reason: str) -> None:
-        """No worker of that environment can be started; those on the way were reported as exited."""
+    def on_environment_failed(self, env: Env, reason: str, *, final: bool) -> None:
+        """No worker of that environment can be started, or (not final) could not this time."""
 
 
 class WorkerSetup(msgspec.Struct):
@@ -138,7 +140,7 @@ class WorkerPool:
 
     def _check_zygote_started(self, process: ZygoteProcess) -> None:
         if not process.ready and not process.ended:
-            self._end_zygote(process, f"its interpreter was not ready after {START_TIMEOUT_S:.0f} s")
+            self._end_zygote(process, f"its interpreter was not ready after {START_TIMEOUT_S:.0f} s", by_us=True)
 
     def _spawn_zygote(self, env: Env) -> ZygoteProcess:
         """A fresh interpreter with the variables of the environment."""
@@ -182,7 +184,8 @@ class WorkerPool:
             except OSError:
                 packet = b""
             if not packet:
-                self._end_zygote(process, process.failure or "the process that its workers are forked from died")
+                reason = process.failure or "the process that its workers are forked from died"
+                self._end_zygote(process, reason, by_us=False)
                 return
             self._on_report(process, packet)
 
@@ -229,7 +232,7 @@ class WorkerPool:
                 os.close(fd)
         self._loop.watch_writing(process.sock.fileno(), False)
 
-    def _end_zygote(self, process: ZygoteProcess, reason: str) -> None:
+    def _end_zygote(self, process: ZygoteProcess, reason: str, *, by_us: bool) -> None:
         """The zygote is dead or has to be; the kernel kills its workers with it, we their children."""
         process.ended = True
         self._loop.unwatch(process.sock.fileno())
@@ -242,20 +245,25 @@ class WorkerPool:
         if self._zygotes.get(process.env) is process:
             del self._zygotes[process.env]
         _kill(process.pid)
-        _reap(process.pid)
+        exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
         reason += _read_last_lines(process.stderr)
-        for worker in list(process.workers.values()):
-            if worker.pid:
-                zygote.kill_group(worker.pid)
+        # Nobody may write into the arena any more when its memory is taken back. The orphans are our children now.
+        pids = {worker.pid for worker in process.workers.values() if worker.pid}
+        for pid in pids:
+            zygote.kill_group(pid)
+        _wait_for_end(pids, time.monotonic() + KILL_TIMEOUT_S)
+        lost = list(process.workers.values())
+        if not process.ready or any(worker.start_timer is not None for worker in lost):
+            disturbed = process.ready or (exit_code == -signal.SIGKILL and not by_us)
+            self._owner.on_environment_failed(process.env, reason, final=not disturbed)
+        for worker in lost:
             worker.kill_reason = worker.kill_reason or reason
-            worker.lost_with_zygote = not process.ready
+            worker.lost_with_zygote = True
             self._bury(process, worker, -signal.SIGKILL)
-        if not process.ready:
-            self._owner.on_environment_failed(process.env, reason)
 
     def _end_idle_zygote(self, process: ZygoteProcess) -> None:
         if not process.workers and not process.ended:
-            self._end_zygote(process, "idle")
+            self._end_zygote(process, "idle", by_us=True)
 
     # -- workers --------------------------------------------------------------------------------------------------
 
@@ -266,11 +274,14 @@ class WorkerPool:
             try:
                 process = self._spawn_zygote(env)
             except (OSError, ValueError) as error:
-                self._owner.on_environment_failed(env, f"its interpreter could not be started: {error}")
+                self._owner.on_environment_failed(env, f"its interpreter could not be started: {error}", final=True)
                 return
         if process.idle_timer is not None:
             process.idle_timer.cancel()
             process.idle_timer = None
+        if not self._slots_free:
+            self._owner.on_start_failed(env, "all process slots of the arena are taken")
+            return
         setup = self.setup
         try:
             control, stdout, stderr, arena_fd = _open_lines(setup.arena_fd)
@@ -362,7 +373,7 @@ def _open_lines(arena_fd: int) -> tuple[tuple[int, int], tuple[int, int], tuple[
 
 
 def _wait_for_end(pids: set[int], deadline: float) -> None:
-    while pids := {pid for pid in pids if not _reap(pid, wait=False)}:
+    while pids := {pid for pid in pids if not _reap(pid)}:
         if time.monotonic() > deadline:
             return
         time.sleep(0.0002)
@@ -403,9 +414,9 @@ def _kill(pid: int) -> None:
         pass
 
 
-def _reap(pid: int, *, wait: bool = True) -> bool:
+def _reap(pid: int) -> bool:
     """Take note of a child's end; True if it has ended."""
     try:
-        return os.waitpid(pid, 0 if wait else os.WNOHANG)[0] == pid
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True

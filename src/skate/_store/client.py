@@ -145,6 +145,11 @@ class StoreClient:
                 del self._size_of[id]
         self._send(Unpin(ids))
 
+    def close(self) -> None:
+        """Let go of the arena. Arrays that user code still holds keep its mapping alive, and nothing else does."""
+        self._view.release()
+        self._arena = mmap.mmap(-1, 1)
+
     @property
     def pinned(self) -> int:
         return len(self._buffers)

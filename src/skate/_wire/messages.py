@@ -423,9 +423,9 @@ class Borrowed(Message, tag=83):
 
 
 class Release(Message, tag=84):
-    """Borrower → owner: I hold no reference to these any more. No reply."""
+    """Borrower → owner: I hold no reference to these any more; take back that many registrations of each. No reply."""
 
-    ids: list[bytes]
+    registrations: list[tuple[bytes, int]]
 
 
 class AskRef(Message, tag=85):

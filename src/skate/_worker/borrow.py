@@ -14,6 +14,9 @@ until the owner knows the receiver.
   has answered.
 - A process that dies holds nothing: the end of its channel is enough.
 
+Both sides count registrations. The owner counts when it sends a value with the reference to a process, or is told of
+it; the receiver counts when such a value arrives, or when it says `kept` or sends Borrow for itself. A Release names the count.
+
 Methods are called with the runtime's lock held unless they say otherwise.
 """
 
@@ -82,29 +85,55 @@ class Borrowing:
         self._fetching.discard(id)
         entry = self._table.entries.get(id)
         if entry is None or entry.value is not None:
+            self.decline([ref for ref in message.contained if ref.owner == peer.process_id])
             return
         if message.value is None:
             self._table.resolve(id, entry, failure_of(ObjectLostError(object_id=id.hex())))
             return
-        held = self.hold_contained(message.contained)
+        me = self._runtime.process_id
+        held = self.hold_contained(message.contained, registered_by=peer.process_id)
         for ref in message.contained:
-            if ref.owner not in (peer.process_id, self._runtime.process_id):
+            if ref.owner not in (peer.process_id, me):
                 self._table.hold(id)
                 self.register([ref.id], ref.owner, container=id)
         self._table.resolve(id, entry, message.value, held)
 
     # -- registering --------------------------------------------------------------------------------------------
 
-    def hold_contained(self, refs: Sequence[RefInfo]) -> list[bytes] | None:
-        """Hold everything inside a value that has arrived; the value's entry lets go when it is freed."""
+    def hold_contained(self, refs: Sequence[RefInfo], registered_by: bytes | None = None) -> list[bytes] | None:
+        """Hold everything inside a value that has arrived; the value's entry lets go when it is freed.
+
+        The sender registered us with the owner of each reference; with `registered_by`, only of those that it owns.
+        """
         if not refs:
             return None
         for ref in refs:
-            self._table.hold(ref.id, b"" if ref.owner == self._runtime.process_id else ref.owner)
+            if ref.owner == self._runtime.process_id:
+                self._table.hold(ref.id)
+            else:
+                entry = self._table.hold(ref.id, ref.owner)
+                if registered_by is None or ref.owner == registered_by:
+                    entry.registered += 1
         return [ref.id for ref in refs]
+
+    def decline(self, refs: Sequence[RefInfo]) -> None:
+        """A value came that nobody wants any more, and we were registered for the references inside it."""
+        for ref in refs:
+            if ref.owner == self._runtime.process_id:
+                continue
+            entry = self._table.entries.get(ref.id)
+            if entry is not None:
+                entry.registered += 1
+            else:
+                self._runtime.peers.get(ref.owner).send(Release([(ref.id, 1)]))
 
     def register(self, ids: list[bytes], owner: bytes, *, borrower: bytes = b"", container: bytes | None = None) -> int:
         """Tell an owner that `borrower` (this process by default) holds references; the number of the request."""
+        if not borrower:
+            for id in ids:
+                entry = self._table.entries.get(id)
+                if entry is not None:
+                    entry.registered += 1
         self._requests += 1
         self._unanswered[self._requests] = (owner, container)
         self._runtime.peers.get(owner).send(Borrow(self._requests, ids, borrower or self._runtime.process_id))
@@ -129,19 +158,18 @@ class Borrowing:
             self._table.unhold((container,))
 
     def on_release(self, peer: Peer, message: Release) -> None:
-        for id in message.ids:
-            self._table.remove_borrower(id, peer.process_id)
+        for id, times in message.registrations:
+            self._table.remove_borrower(id, peer.process_id, times)
 
     def release(self, freed: list[tuple[bytes, Entry]]) -> None:
         """Nothing here refers to these borrowed objects any more."""
-        by_owner: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        by_owner: defaultdict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
         for id, entry in freed:
             self._fetching.discard(id)
-            by_owner[entry.owner].append(id)
-        for owner, ids in by_owner.items():
-            peer = self._runtime.peers.known(owner)
-            if peer is not None:  # otherwise the owner never heard of us
-                peer.send(Release(ids))
+            if entry.registered:
+                by_owner[entry.owner].append((id, entry.registered))
+        for owner, registrations in by_owner.items():
+            self._runtime.peers.get(owner).send(Release(registrations))
 
     # -- the executor's duties before a result leaves ---------------------------------------------------------------
 
@@ -156,6 +184,7 @@ class Borrowing:
         for ref in arguments:
             if ref.id in entries and ref.owner != me:
                 if ref.owner == receiver:
+                    entries[ref.id].registered += 1
                     kept.append(ref.id)
                 else:
                     requests.append(self.register([ref.id], ref.owner))

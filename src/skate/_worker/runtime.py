@@ -147,6 +147,9 @@ class Runtime:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self.loop.stop()
+        if self._welcomed:
+            self.store.close()
+            del self.arena
 
     def abandon(self) -> None:
         """In a forked child: this runtime is the parent's."""

@@ -43,8 +43,9 @@ class Stream:
 
     def on_item(self, peer: Peer, message: Yielded) -> None:
         index = int.from_bytes(message.id[16:], "big")
-        if index != self.received + 1:
-            return  # an earlier attempt of the task delivered it
+        if index != self.received + 1:  # an earlier attempt of the task delivered it
+            self._runtime.borrowing.decline(message.contained)
+            return
         self.received = index
         table = self._runtime.table
         entry = table.entries[message.id] = Entry(0, 1)  # held by the stream until the consumer takes it
@@ -132,9 +133,11 @@ class Streams:
         stream = self._streams.get(message.id[:16] + b"\0\0\0\0")
         if stream is not None:
             stream.on_item(peer, message)
-        elif isinstance(message.value, int):
+        else:
             # The consumer is gone; what the producer stored meanwhile has no owner but us.
-            self._runtime.free_stored([message.id])
+            self._runtime.borrowing.decline(message.contained)
+            if isinstance(message.value, int):
+                self._runtime.free_stored([message.id])
 
     def drain(self) -> None:
         """Close the streams whose generators were dropped."""

@@ -340,7 +340,8 @@ class Submitter:
         for result in message.results:
             id = result.id
             if inflight.pop(id, None) is None:
-                continue  # recalled or cancelled meanwhile
+                self._decline(result)
+                continue
             entry = entries[id]
             value = result.value
             if result.extra is None and entry.pending is None and type(value) is not Failure:
@@ -368,6 +369,17 @@ class Submitter:
             self.push(cls)
         elif not left and len(cls.leases) > 1:
             self._consider_recall(cls)
+
+    def _decline(self, result: Result) -> None:
+        """A result of a task that was given up meanwhile."""
+        values = [result.value]
+        if result.extra is not None:
+            values += result.extra.more
+            for refs in result.extra.contained:
+                self._runtime.borrowing.decline(refs)
+        stored = [return_id(result.id, index) for index, value in enumerate(values) if type(value) is int]
+        if stored:
+            self._runtime.free_stored([bytes(id) for id in stored])
 
     def _finish(self, peer: Peer, result: Result, entry: Entry) -> None:
         """A result that is more than one plain value."""
