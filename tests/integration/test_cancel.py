@@ -268,8 +268,8 @@ def test_a_running_task_is_interrupted(body: Callable[[], None], tmp_path: Path)
 
     @skate.remote(retry_exceptions=True)
     def run() -> None:
-        append(started, os.getpid())
         try:
+            append(started, os.getpid())
             body()
         finally:
             tidied.touch()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ print("ready", flush=True)
 class Driver:
     """A program that uses Skate, and what can be seen of it from outside."""
 
-    def __init__(self, tmp_path: Path, program: str, *, own_session: bool = True) -> None:
+    def __init__(self, tmp_path: Path, program: str) -> None:
         self.mark = f"SKATE_DRIVER_MARK={uuid.uuid4().hex}"
         self.folder = tmp_path / "marks"
         self.temporary = tmp_path / "temporary"
@@ -85,7 +85,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=own_session,
+            start_new_session=True,
         )
 
     def wait_until_ready(self) -> None:
@@ -111,11 +111,12 @@ class Driver:
         """End it; its return code and what it wrote to stderr."""
         how(self.process)
         code = self.process.wait(STARTED_WITHIN_S)
-        # Its output ends when every process that has it open is gone, so a leak would show here as well.
+        # Its output ends when every process that has it open is gone, so what is left would show here as a hang.
+        self.wait_until_gone()
         _, errors = self.process.communicate(timeout=GONE_WITHIN_S)
         return code, errors
 
-    def assert_nothing_left(self, record: Callable[[str, object], None]) -> None:
+    def wait_until_gone(self) -> None:
         start = time.monotonic()
         try:
             wait_for(lambda: not self.processes(), GONE_WITHIN_S, "all processes of the driver to be gone")
@@ -124,11 +125,36 @@ class Driver:
             for process in self.processes():
                 with contextlib.suppress(psutil.Error):
                     left.append(f"{process.pid} ({process.status()}) {' '.join(process.cmdline())[:200]}")
-            for process in self.processes():
-                process.kill()
+                    process.kill()
             pytest.fail(f"{GONE_WITHIN_S} s after the driver's end there were:\n" + "\n".join(left))
-        record("gone_after_s", round(time.monotonic() - start, 3))
+        self.gone_after_s = time.monotonic() - start
+
+    def close(self) -> None:
+        """End what a failed test left."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.communicate()
+
+    def assert_nothing_left(self, record: Callable[[str, object], None]) -> None:
+        record("gone_after_s", round(self.gone_after_s, 3))
         assert list(self.temporary.rglob("*")) == [], "a file is left in the temporary directory"
+
+
+StartDriver = Callable[[Path, str], Driver]
+
+
+@pytest.fixture
+def start_driver() -> Iterator[StartDriver]:
+    drivers: list[Driver] = []
+
+    def start(tmp_path: Path, program: str) -> Driver:
+        drivers.append(Driver(tmp_path, program))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
 
 
 def let_end(process: subprocess.Popen[str]) -> None:
@@ -156,9 +182,11 @@ ENDINGS: dict[str, tuple[str, Callable[[subprocess.Popen[str]], None], set[int]]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_nothing_is_left(ending: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_nothing_is_left(
+    ending: str, tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
+) -> None:
     last_line, how, codes = ENDINGS[ending]
-    driver = Driver(tmp_path, BUSY_PROGRAM + last_line + "\n")
+    driver = start_driver(tmp_path, BUSY_PROGRAM + last_line + "\n")
     driver.wait_until_ready()
     code, errors = driver.end(how)
     driver.assert_nothing_left(record_property)
@@ -172,13 +200,13 @@ def test_nothing_is_left(ending: str, tmp_path: Path, record_property: Callable[
 @pytest.mark.parametrize("whom", ["workers", "daemon"])
 @pytest.mark.parametrize("ending", ["end of the program", "kill -9 in user code"])
 def test_nothing_is_left_of_stopped_processes(
-    whom: str, ending: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    whom: str, ending: str, tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:
     """A process that was stopped (Ctrl-Z, a debugger) answers nothing; it must not outlive the driver either."""
     last_line, how, _ = ENDINGS[ending]
     go = tmp_path / "go"
     program = BUSY_PROGRAM + f"while not os.path.exists({str(go)!r}): time.sleep(0.005)\n" + last_line + "\n"
-    driver = Driver(tmp_path, program)
+    driver = start_driver(tmp_path, program)
     driver.wait_until_ready()
     stopped = driver.workers() if whom == "workers" else psutil.Process(driver.process.pid).children()
     assert stopped
@@ -190,7 +218,7 @@ def test_nothing_is_left_of_stopped_processes(
 
 
 def test_nothing_is_left_when_the_daemon_is_killed(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:
     """The driver goes on, with an error; the workers and what they started are gone before it ends."""
     program = BUSY_PROGRAM + (
@@ -200,7 +228,7 @@ def test_nothing_is_left_when_the_daemon_is_killed(
         "    print('ready', flush=True)\n"
         "    time.sleep(1000)\n"
     )
-    driver = Driver(tmp_path, program)
+    driver = start_driver(tmp_path, program)
     driver.wait_until_ready()
     (daemon,) = psutil.Process(driver.process.pid).children()
     daemon.kill()
@@ -211,7 +239,7 @@ def test_nothing_is_left_when_the_daemon_is_killed(
 
 
 def test_nothing_is_left_when_killed_at_any_moment_of_its_start(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:
     program = (
         "import skate\nprint('ready', flush=True)\n"
@@ -222,7 +250,7 @@ def test_nothing_is_left_when_killed_at_any_moment_of_its_start(
     for number in range(8):
         folder = tmp_path / str(number)
         folder.mkdir()
-        driver = Driver(folder, program)
+        driver = start_driver(folder, program)
         driver.wait_until_ready()
         # Not a wait for anything: the moments of a start, one after the other.
         time.sleep(0.03 * number)
@@ -231,10 +259,10 @@ def test_nothing_is_left_when_killed_at_any_moment_of_its_start(
 
 
 def test_nothing_is_left_of_a_grandchild_when_its_task_was_killed(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:
     """The worker that started it is dead before the driver is."""
-    driver = Driver(tmp_path, BUSY_PROGRAM + "time.sleep(1000)\n")
+    driver = start_driver(tmp_path, BUSY_PROGRAM + "time.sleep(1000)\n")
     driver.wait_until_ready()
     (name,) = [path.name for path in driver.folder.iterdir() if path.name.startswith("grandchild")]
     worker = psutil.Process(int(name.split("-")[1])).parent()
@@ -245,10 +273,10 @@ def test_nothing_is_left_of_a_grandchild_when_its_task_was_killed(
 
 
 def test_no_sockets_and_no_shared_memory_with_a_name(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:
     """While it runs nothing needs a name, so that nothing can be left: not even by kill -9 of everything at once."""
-    driver = Driver(tmp_path, BUSY_PROGRAM + "time.sleep(1000)\n")
+    driver = start_driver(tmp_path, BUSY_PROGRAM + "time.sleep(1000)\n")
     driver.wait_until_ready()
     group = driver.processes()
     inodes = set()
@@ -288,7 +316,9 @@ def test_init_and_shutdown_many_times() -> None:
     assert psutil.Process().children() == []
 
 
-def test_two_drivers_do_not_disturb_each_other(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_two_drivers_do_not_disturb_each_other(
+    tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
+) -> None:
     import skate
 
     @skate.remote
@@ -296,7 +326,7 @@ def test_two_drivers_do_not_disturb_each_other(tmp_path: Path, record_property: 
         return x + 1
 
     skate.init(num_cpus=1)
-    driver = Driver(tmp_path, BUSY_PROGRAM + "time.sleep(1000)\n")
+    driver = start_driver(tmp_path, BUSY_PROGRAM + "time.sleep(1000)\n")
     driver.wait_until_ready()
     assert skate.get(add_one.remote(1)) == 2
     driver.end(send(signal.SIGKILL))

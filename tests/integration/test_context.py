@@ -353,7 +353,6 @@ print(skate.get(speak.remote()))
     [
         ('print("grüße 🛼")', "grüße 🛼"),
         ('sys.stdout.write("no newline")', "no newline"),
-        ('print("y" * 300_000)', "y" * 300_000),
         ('os.write(1, b"from below\\n")', "from below"),
         ('subprocess.run(["echo", "from a child"])', "from a child"),
         ('threading.Thread(target=print, args=("from a thread",)).start()', "from a thread"),
@@ -376,6 +375,22 @@ skate.get(speak.remote())
     )
     assert expected in output
     assert errors == ""
+
+
+def test_a_very_long_line_is_cut_and_says_so(tmp_path: Path) -> None:
+    output, _ = outputs_of(
+        tmp_path / "script.py",
+        """
+@skate.remote
+def speak():
+    print("y" * 300_000)
+
+skate.get(speak.remote())
+""",
+    )
+    assert output.count("\n") == 1
+    assert output.count("y") >= 10_000
+    assert "cut here" in output
 
 
 def test_empty_lines_are_lines(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_an_exception_arrives_as_an_instance_of_its_class_and_of_task_error(erro
     assert arrived.args == error.args
     assert type(arrived.cause) is type(error)
     assert arrived.cause.args == error.args
-    assert str(error) in str(arrived)
+    assert str(error.args[0] if error.args else "") in str(arrived)
     assert type(error).__name__ in str(arrived)
 
 
@@ -186,7 +187,8 @@ def test_notes_arrive() -> None:
         error.add_note("look at line 7")
         raise error
 
-    assert "look at line 7" in str(error_of(noted.remote()))
+    shown = "".join(traceback.format_exception(error_of(noted.remote())))
+    assert shown.count("look at line 7") == 1
 
 
 def test_exception_groups_arrive() -> None:

@@ -116,7 +116,6 @@ def test_a_closure_has_the_values_of_the_moment_of_its_first_call() -> None:
         (functools.partial(pow, 2), (10,), 1024),
         (Account(5).after, (3,), Account(8)),
         (Account, (4,), Account(4)),
-        (functools.lru_cache(maxsize=None)(helper), (1,), 1001),
     ],
     ids=str,
 )
@@ -445,17 +444,17 @@ print(type(money) is Money, money.amount)
     assert output == "[41, 42, 43]\nTrue 5\n"
 
 
-def test_a_module_found_through_a_path_that_the_script_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_module_found_through_a_path_that_the_script_added(when: str, tmp_path: Path) -> None:
+    """Before init, or after tasks have run: a notebook does that in its tenth cell."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "far.py").write_text("def away():\n    return 'far'\n")
+    lines = ["skate.get(skate.remote(abs).remote(1))", 'sys.path.insert(0, os.path.dirname(__file__) + "/library")']
     output = run_program(
         tmp_path / "script.py",
-        """
-import sys, os
-import skate
-skate.init(num_cpus=1)
-skate.get(skate.remote(abs).remote(1))
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "library"))
+        "import os\nimport sys\nimport skate\n"
+        + "\n".join(lines if when == "after" else reversed(lines))
+        + """
 import far
 print(skate.get(skate.remote(far.away).remote()), skate.get(skate.remote(lambda: far.away()).remote()))
 """,

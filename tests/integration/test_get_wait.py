@@ -105,7 +105,7 @@ def test_an_error_that_is_there_wins_over_the_timeout(gates: list[Path]) -> None
     gates[0].touch()
 
 
-@pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")], ids=repr)
+@pytest.mark.parametrize("timeout", [-1, "1"], ids=repr)
 def test_a_bad_timeout_of_get_is_an_error(timeout: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="timeout"):
         skate.get(skate.put(1), timeout=timeout)

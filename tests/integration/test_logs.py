@@ -317,24 +317,32 @@ def test_print_in_a_thread_of_a_task_appears() -> None:
     assert texts(output) == ["in a thread"]
 
 
-def test_a_driver_whose_output_is_closed_goes_on() -> None:
+@pytest.mark.parametrize("how", ["sys.stdout.close()", "sys.stdout = None", "the reader is gone"])
+def test_a_driver_whose_output_is_closed_goes_on(how: str) -> None:
     program = (
         PROLOGUE
-        + """
+        + f"""
 skate.init(num_cpus=1)
 @skate.remote
 def speak(n):
     print("line", n)
     return n
-os.close(1)
+sys.stdin.readline()
+{how if "reader" not in how else ""}
 assert skate.get([speak.remote(n) for n in range(200)]) == list(range(200))
 os._exit(7)
 """
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, timeout=40, check=False
-    )
-    assert done.returncode == 7, done.stderr.decode()
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        if "reader" in how:
+            driver.stdout.close()
+        driver.stdin.write(b"\n")
+        driver.stdin.close()
+        assert driver.wait(40) == 7
 
 
 def test_reading_from_stdin_in_a_task_is_an_end_of_file_and_no_hang() -> None:

@@ -26,6 +26,8 @@ def everything_is_freed(runtime: Any) -> Iterator[None]:
     """After each test, when its own references are gone, nothing is left: neither here nor in the store."""
     before = skate.available_resources()["object_store_memory"]
     yield
+    if not skate.is_initialized():
+        return  # the test ended the runtime, and with it every object
     gc.collect()
     wait_for(lambda: not objects_here(), FREED_WITHIN_S, "the driver's objects to be freed")
     wait_for(
@@ -98,17 +100,21 @@ def test_a_reference_is_typed_and_has_ids() -> None:
 
 def test_the_repr_of_a_reference_is_short() -> None:
     text = repr(skate.put(1))
-    assert re.fullmatch(r"ObjectRef\(\w+\)", text)
+    assert re.fullmatch(r"ObjectRef\(\S+\)", text)
     assert len(text) < 40
 
 
 def test_a_reference_can_be_pickled() -> None:
+    """By hand, nobody can know how often it will be loaded: the object stays until shutdown."""
     ref = skate.put("value")
-    copy = pickle.loads(pickle.dumps(ref))
+    data = pickle.dumps(ref)
+    copy = pickle.loads(data)
     assert copy == ref
     assert hash(copy) == hash(ref)
-    del ref
-    assert skate.get(copy) == "value"
+    del ref, copy
+    gc.collect()
+    assert skate.get(pickle.loads(data)) == "value"
+    skate.shutdown()
 
 
 def test_a_reference_is_neither_iterable_nor_changeable() -> None:
@@ -403,7 +409,7 @@ def test_a_reference_in_an_exception() -> None:
 
 def test_an_object_is_freed_with_its_last_reference() -> None:
     first = skate.put(b"x" * 3_000_000)
-    second = pickle.loads(pickle.dumps(first))
+    (second,) = skate.get(skate.remote(lambda refs: refs).remote([first]))
     used = store_bytes_used()
     assert used >= 3_000_000
     del first

@@ -117,7 +117,7 @@ def test_other_calls_work_while_a_put_waits() -> None:
 
 
 def test_an_object_larger_than_the_store_fails_at_once() -> None:
-    with pytest.raises(ObjectStoreFullError, match="larger than"):
+    with pytest.raises(ObjectStoreFullError, match=r"never fit|larger than"):
         skate.put(array(1, 2 * STORE_BYTES))
     assert_usable_again()
 
@@ -130,7 +130,7 @@ def test_a_result_that_finds_no_room_is_an_error_of_its_task() -> None:
     views = fill_with_views()
     with pytest.raises(ObjectStoreFullError):
         skate.get(make.remote(30 * MB))
-    with pytest.raises(ObjectStoreFullError, match="larger than"):
+    with pytest.raises(ObjectStoreFullError, match=r"never fit|larger than"):
         skate.get(make.remote(2 * STORE_BYTES))
     views.clear()
     gc.collect()
@@ -160,7 +160,7 @@ def test_get_of_more_than_fits_at_once_is_an_error_and_no_hang() -> None:
 def test_get_with_a_timeout_ends_at_the_timeout_when_there_is_no_room() -> None:
     refs = [skate.put(array(seed)) for seed in range(12)]
     views = skate.get(refs[:5])
-    with pytest.raises((skate.exceptions.GetTimeoutError, ObjectStoreFullError)):
+    with pytest.raises(skate.exceptions.GetTimeoutError):
         skate.get(refs[5:9], timeout=0.5)
     assert [view[0] for view in views] == [0, 1, 2, 3, 4]
 

@@ -204,6 +204,15 @@ class AllocatorModel(RuleBasedStateMachine):
         inside = {unit for a, b in parts for unit in range(a // ALIGNMENT, b // ALIGNMENT)}
         assert inside == {unit for unit in range(start, end) if not self.used[unit]}
 
+    @rule(start=st.integers(0, UNITS - 1), units=st.integers(1, 12))
+    def touching(self, start: int, units: int) -> None:
+        end = min(start + units, UNITS)
+        if all(self.used[start:end]):
+            left, right = self.allocator.free_ranges.touching(start * ALIGNMENT, end * ALIGNMENT)
+            runs = self.runs()
+            assert left // ALIGNMENT == next((first for first, length in runs if first + length == start), start)
+            assert right // ALIGNMENT == next((first + length for first, length in runs if first == end), end)
+
     @invariant()
     def agrees_with_the_model(self) -> None:
         self.allocator.validate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skate._core import ids
@@ -20,6 +20,7 @@ def object_id(prefix: bytes, counter: int, index: bytes = ids.FIRST_RETURN) -> b
 
 
 @given(PARENTS, ATTEMPTS, COUNTERS, INDICES)
+@settings(deadline=None)
 def test_an_object_id_is_laid_out_as_its_table_says(parent: bytes, attempt: int, counter: int, index: int) -> None:
     first = object_id(ids.child_prefix(parent, attempt), counter)
     id = ids.return_id(first, index)
@@ -31,6 +32,7 @@ def test_an_object_id_is_laid_out_as_its_table_says(parent: bytes, attempt: int,
 
 
 @given(PARENTS, COUNTERS, INDICES, INDICES)
+@settings(deadline=None)
 def test_all_returns_of_a_task_share_its_id(parent: bytes, counter: int, one: int, other: int) -> None:
     first = object_id(ids.child_prefix(parent), counter)
     task = ids.task_of(first)
@@ -42,12 +44,14 @@ def test_all_returns_of_a_task_share_its_id(parent: bytes, counter: int, one: in
 
 
 @given(PARENTS, ATTEMPTS)
+@settings(deadline=None)
 def test_running_again_gives_children_the_same_ids(parent: bytes, attempt: int) -> None:
     assert ids.child_prefix(parent, attempt) == ids.child_prefix(bytes(parent), attempt)
     assert ids.child_prefix(parent) == ids.child_prefix(parent, 0)
 
 
 @given(st.sets(st.tuples(st.binary(min_size=20, max_size=20), ATTEMPTS), min_size=2, max_size=20))
+@settings(deadline=None)
 def test_other_parents_and_other_attempts_have_other_children(parents: set[tuple[bytes, int]]) -> None:
     assert len({ids.child_prefix(parent, attempt) for parent, attempt in parents}) == len(parents)
 
@@ -60,6 +64,7 @@ def test_a_put_is_never_taken_for_a_return() -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
+@settings(deadline=None)
 def test_functions_are_the_same_exactly_if_their_definitions_are(one: bytes, other: bytes) -> None:
     assert len(ids.function_id(one)) == 16
     assert (ids.function_id(one) == ids.function_id(other)) == (one == other)
@@ -87,6 +92,7 @@ def test_ids_have_one_short_spelling() -> None:
 
 
 @given(st.sets(st.tuples(COUNTERS, INDICES), min_size=2, max_size=10))
+@settings(deadline=None)
 def test_siblings_are_told_apart_by_their_short_spelling(children: set[tuple[int, int]]) -> None:
     prefix = ids.child_prefix(b"parent")
     spelt = {ids.short(object_id(prefix, counter, index.to_bytes(4, "big"))) for counter, index in children}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skate._core.log_fold import REMEMBERED_MAX, WINDOW_S, Folder
@@ -98,6 +98,7 @@ FLUSHED = st.tuples(st.none(), st.floats(0, 2 * WINDOW_S))
 
 
 @given(st.lists(st.one_of(ADDED, FLUSHED), max_size=60))
+@settings(deadline=None)
 def test_every_line_is_shown_or_counted_exactly_once(steps: list[tuple[str | None, float]]) -> None:
     """What is shown, counts included, adds up to what was added; and nothing new is ever held back."""
     folder = Folder()

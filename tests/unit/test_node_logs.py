@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skate._node.logs import LAST_LINES_MAX, LINE_BYTES_MAX, QUEUE_LINES_MAX, LastLines, LogQueue, Stream
+from skate._node.logs import (
+    LAST_LINES_MAX,
+    LINE_BYTES_MAX,
+    LINES_BEFORE_CRASH_MAX,
+    QUEUE_LINES_MAX,
+    LastLines,
+    LogQueue,
+    Stream,
+)
 from skate._wire.messages import Line
 
 
@@ -78,11 +86,13 @@ def test_the_last_lines_are_kept() -> None:
     assert list(last) == [str(number) for number in range(50 - LAST_LINES_MAX, 50)]
 
 
-def test_of_a_crash_the_first_lines_are_kept() -> None:
+def test_of_a_crash_the_headline_and_what_is_around_it_are_kept() -> None:
     last = LastLines()
-    crash = ["noise", "Fatal Python error: Segmentation fault", *(f"frame {number}" for number in range(50))]
-    last.add([Line(1, "", True, text) for text in crash])
-    assert list(last) == crash[1 : 1 + LAST_LINES_MAX]
+    before = [f"message {number}" for number in range(30)]
+    crash = ["no newline hereFatal Python error: Aborted", *(f"frame {number}" for number in range(50))]
+    last.add([Line(1, "", True, text) for text in before + crash])
+    shown = [*before[-LINES_BEFORE_CRASH_MAX:], *crash]
+    assert list(last) == shown[:LAST_LINES_MAX]
 
 
 def test_what_does_not_fit_is_dropped_and_counted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skate._core.pipelining import BATCH_MAX, DEPTH_MAX, NEWEST, TARGET_S, Estimates
@@ -91,6 +91,7 @@ def test_a_worker_gets_its_share_and_no_more(queued: int, workers: int, share: i
 
 
 @given(st.integers(1, 2000), st.integers(1, 64))
+@settings(deadline=None)
 def test_shares_handed_out_in_turn_empty_the_queue_evenly(queued: int, workers: int) -> None:
     queue = tasks(*[TINY] * queued)
     shares = []
@@ -108,6 +109,7 @@ def test_shares_handed_out_in_turn_empty_the_queue_evenly(queued: int, workers: 
     st.integers(0, DEPTH_MAX + 5),
     st.integers(1, 8),
 )
+@settings(deadline=None)
 def test_what_is_taken_is_the_head_of_the_queue_and_within_every_limit(
     fns: list[bytes], load_s: float, inflight: int, workers: int
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_batch_counts_as_its_mean() -> None:
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30))
+@settings(deadline=None)
 def test_an_estimate_lies_within_what_was_seen(seen: list[float]) -> None:
     known = Estimates()
     for seconds in seen:

@@ -27,6 +27,14 @@ def test_a_worker_that_waits_for_others_goes_last() -> None:
     assert chosen.pid == 1
 
 
+def test_what_may_not_be_run_again_is_spared_while_there_is_something_else() -> None:
+    once = Candidate(b"2", 2, 12.0, 0, retriable=False)
+    chosen = choose_victim([worker(1, 10.0), once])
+    assert chosen is not None
+    assert chosen.pid == 1
+    assert choose_victim([once]) is once
+
+
 def test_nobody_to_kill() -> None:
     assert choose_victim([]) is None
 

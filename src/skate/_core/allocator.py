@@ -131,6 +131,24 @@ class RangeSet:
             raise ValueError(f"no range begins at {start}")
         return self._ends[block][index]
 
+    def touching(self, start: int, end: int) -> tuple[int, int]:
+        """[start, end), which is not in the set, together with the ranges that touch it."""
+        block = bisect_right(self._firsts, start) - 1
+        left, right = start, end
+        if block >= 0:
+            index = bisect_right(self._starts[block], start) - 1
+            if self._ends[block][index] == start:
+                left = self._starts[block][index]
+        else:
+            block, index = 0, -1
+        index += 1
+        if block < len(self._firsts):
+            if index == len(self._starts[block]):
+                block, index = block + 1, 0
+            if block < len(self._firsts) and self._starts[block][index] == end:
+                right = self._ends[block][index]
+        return left, right
+
     def largest(self) -> int:
         """The length of the longest range."""
         longest = 0

@@ -61,6 +61,8 @@ class DemandChanged(Event, frozen=True):
     env: dict[str, str]
     count: int
     depth: int = 0
+    #: Its tasks may be run again should their worker be killed.
+    retriable: bool = True
 
 
 class LeaseReturned(Event, frozen=True):

@@ -112,6 +112,8 @@ def _validate_objects(table: ObjectTable) -> None:
     busy = {obj for obj, _ in room.jobs.values()}
     assert len(busy) == len(room.jobs), "one object, two I/O jobs"
     assert room.evictable_bytes == sum(obj.size for obj in room.evictable)
+    assert room.evictable_from == {obj.offset: obj for obj in room.evictable}
+    assert room.evictable_to == {obj.offset + room.arena.round_up(obj.size): obj for obj in room.evictable}
     for obj in _everything(table):
         in_memory = obj.place is MEMORY or obj.place is SPILLING
         assert (obj.offset < 0) == (obj.place is DISK)
@@ -158,7 +160,6 @@ def _validate_queue(table: ObjectTable) -> None:
     sequences = [room.sequence for room in queue]
     assert sequences == sorted(sequences)
     for room in queue:
-        assert room.queued
         if room.object is not None:
             assert room.object.room is room
         else:

@@ -124,7 +124,7 @@ class StoredObject:
         self.pins: dict[bytes, int] = {}
         #: Earlier versions of the object that share `pins`, because some of the pins are theirs: they go when all go.
         self.stale: tuple[StoredObject, ...] = ()
-        #: The pins that wait for this and other objects, oldest first. Empty if freed.
+        #: The pins that wait until this and other objects are in memory. Empty if freed.
         self.wanted_by: dict[PinWait, None] = {}
         #: Its place in the queue for memory to be restored into; only while on disk and wanted.
         self.room: Room | None = None
@@ -136,7 +136,7 @@ class Room:
     """A request for room: from a process (to lend it space), or for an object (to restore it)."""
 
     __slots__ = (
-        "claimed", "end", "holder", "leaving", "minimum", "object", "overtaken", "process", "queued", "request",
+        "claimed", "end", "holder", "leaving", "minimum", "object", "overtaken", "process", "request",
         "search_after", "sequence", "since", "size", "start",
     )  # fmt: skip
 
@@ -146,7 +146,6 @@ class Room:
         #: Less than `size` if a smaller piece will do.
         self.minimum = minimum
         self.since = since
-        self.queued = False
         #: Who asked: a process with the number of its request…
         self.process = b""
         self.request = 0
@@ -180,6 +179,7 @@ class PinWait:
         #: When it stops to wait for seals.
         self.deadline = deadline
         #: Its objects that are not in memory, once nothing is unknown; and since when, and with what right, it asks.
+        #: One that left again for an older request is not among them until all others are there.
         self.absent: dict[StoredObject, None] = {}
         self.since = 0.0
         self.sequence = 0

@@ -2,14 +2,16 @@
 
 Owns:      the free space of the arena and of the spill file, the order in which objects would leave, the queue of
            requests for room, and the I/O under way.
-Knows not: ids, owners and pins that wait: those are `object_table`'s, which is told (`on_left`) when an object left.
+Knows not: ids, owners, and how pins are answered: those are `object_table`'s.
 
 Every request for room (space to lend, or to restore an object into) has a sequence number, and the queue is in that
 order. A request is served from free space if it fits. If not, objects that could leave are added to an imagined free
 space, least recently used first, until there is a hole large enough; the objects in that hole (only these) are sent to
-disk. The hole belongs to the request from then on: its free parts are claimed at once, the rest as the objects leave.
-So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in the hole
-is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
+disk. If the SEARCH_MAX objects that were used longest ago are scattered so that they make no such hole, one is made
+from one of them and its neighbours, whenever those were used: among 100,000 scattered objects, going on in order took
+seconds. The hole belongs to the request from then on: its free parts are claimed at once, the rest as the objects
+leave. So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in the
+hole is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
 
 Three rules keep everybody going:
 
@@ -24,11 +26,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from operator import attrgetter
 
-from skate._core.allocator import Allocator
+from skate._core.allocator import Allocator, RangeSet
 from skate._core.object_records import (
     DISK,
     MEMORY,
@@ -52,10 +54,14 @@ DISK_BYTES_MAX = 2**62
 OVERTAKES_MAX = 64
 #: After the disk refused a write, nothing is sent there for so long, unless some of our own space on it comes free.
 DISK_RETRY_S = 1.0
-#: A vain search among more objects than SEARCH_MAX is not repeated within SEARCH_PAUSE_S, so that a store of 100,000
-#: objects which is full for a while does not spend its time searching.
+#: So many objects are looked at strictly in the order of their last use.
 SEARCH_MAX = 1000
-SEARCH_PAUSE_S = 0.05
+#: After a vain search among more than SEARCH_MAX objects the request has a pause of so long for each of them: about
+#: ten times what the search took. So a store of 100,000 objects that is full for a while does not only search.
+SEARCH_PAUSE_S = 10e-6
+
+#: Objects that have to leave, and the range that they and the free space between them fill.
+Hole = tuple[list[StoredObject], int, int]
 
 _by_sequence = attrgetter("sequence")
 
@@ -63,12 +69,15 @@ _by_sequence = attrgetter("sequence")
 class RoomMaker:
     """Room in [start, end) of the arena."""
 
-    def __init__(self, start: int, end: int, full_grace_s: float, on_left: Callable[[StoredObject], None]) -> None:
+    def __init__(self, start: int, end: int, full_grace_s: float) -> None:
         self.arena = Allocator(end, ARENA_ALIGNMENT, start)
         self.disk = Allocator(DISK_BYTES_MAX, DISK_ALIGNMENT)
         #: What may leave: in memory, not pinned, not freed, untouched by I/O. Least recently touched first.
         self.evictable: OrderedDict[StoredObject, None] = OrderedDict()
         self.evictable_bytes = 0
+        #: The same objects by where they begin and by where they end.
+        self.evictable_from: dict[int, StoredObject] = {}
+        self.evictable_to: dict[int, StoredObject] = {}
         #: Requests by sequence number. Bounded by the table: each is one of its processes' waiting requests, or one
         #: of a few objects of a waiting pin.
         self.queue: list[Room] = []
@@ -85,7 +94,6 @@ class RoomMaker:
         #: What the caller has to do. Taken away after each event.
         self.commands: list[Command] = []
         self._full_grace_s = full_grace_s
-        self._on_left = on_left
         self._last_job = 0
         self._last_sequence = 0
 
@@ -99,7 +107,6 @@ class RoomMaker:
         """Serve the request at once if nobody waits and there is room, else later, when `serve_queue` can."""
         if not self.queue and self._serve(room):
             return
-        room.queued = True
         insort(self.queue, room, key=_by_sequence)
         if room.holder is not None:
             room.holder.rooms[room] = None
@@ -159,7 +166,7 @@ class RoomMaker:
         blocked: Room | None = None
         too_large = self.arena.capacity + 1
         for room in tuple(self.queue):
-            if room.start >= 0 or not room.queued:
+            if room.start >= 0:
                 continue
             if blocked is not None and blocked.overtaken >= OVERTAKES_MAX:
                 return
@@ -188,7 +195,6 @@ class RoomMaker:
         return True
 
     def _leave_queue(self, room: Room) -> None:
-        room.queued = False
         self.queue.remove(room)
         if room.holder is not None:
             room.holder.rooms.pop(room, None)
@@ -213,25 +219,72 @@ class RoomMaker:
         leaving_for_nobody = [
             obj for obj, _ in self.jobs.values() if obj.place is SPILLING and obj.hole is None and not obj.pins
         ]
-        could_be_free = self.arena.available + self.evictable_bytes + ARENA_ALIGNMENT * len(self.evictable)
-        if could_be_free + sum(self.arena.round_up(obj.size) for obj in leaving_for_nobody) < room.size:
+        count = len(leaving_for_nobody) + len(self.evictable)
+        could_leave_bytes = self.evictable_bytes + sum(obj.size for obj in leaving_for_nobody)
+        if self.arena.available + could_leave_bytes + ARENA_ALIGNMENT * count < room.size:
             return False
         disk_refuses = self.disk_retry_at > now
-        imagined = self.arena.free_ranges.copy()
-        candidates: list[StoredObject] = []
-        for obj in chain(leaving_for_nobody, self.evictable):
+
+        def may_leave(obj: StoredObject) -> bool:
             if disk_refuses and obj.place is MEMORY and obj.disk < 0:
+                return False
+            return not any(wait.sequence <= room.sequence for wait in obj.wanted_by)
+
+        oldest = islice(chain(leaving_for_nobody, self.evictable), SEARCH_MAX)
+        hole = self._hole_of(filter(may_leave, oldest), room.size)
+        if hole is None and count > SEARCH_MAX:
+            hole = self._hole_of_neighbours(may_leave, room.size)
+            if hole is None:
+                room.search_after = now + SEARCH_PAUSE_S * count
+        if hole is None:
+            return False
+        self._send_away(room, *hole)
+        return True
+
+    def _hole_of(self, objects: Iterable[StoredObject], size: int) -> Hole | None:
+        """Take objects in this order until some of them, with the free space between them, make up `size`."""
+        imagined = RangeSet()
+        taken: list[StoredObject] = []
+        free_taken: set[int] = set()
+        for obj in objects:
+            taken.append(obj)
+            start, end = obj.offset, obj.offset + self.arena.round_up(obj.size)
+            left, right = self.arena.free_ranges.touching(start, end)
+            # Free space between two objects is met twice.
+            if left < start and left not in free_taken:
+                free_taken.add(left)
+                imagined.add(left, start)
+            if right > end and end not in free_taken:
+                free_taken.add(end)
+                imagined.add(end, right)
+            start, end = imagined.add(start, end)
+            if end - start >= size:
+                return [obj for obj in taken if start <= obj.offset < end], start, end
+        return None
+
+    def _hole_of_neighbours(self, may_leave: Callable[[StoredObject], bool], size: int) -> Hole | None:
+        """The object used longest ago that makes up `size` with its neighbours, whenever those were used."""
+        free = self.arena.free_ranges
+        seen: set[StoredObject] = set()
+        for obj in self.evictable:
+            if obj in seen or not may_leave(obj):
                 continue
-            if obj.wanted_by and next(iter(obj.wanted_by)).sequence <= room.sequence:
-                continue
-            candidates.append(obj)
-            start, end = imagined.add(obj.offset, obj.offset + self.arena.round_up(obj.size))
-            if end - start >= room.size:
-                self._send_away(room, [obj for obj in candidates if start <= obj.offset < end], start, end)
-                return True
-        if len(candidates) > SEARCH_MAX:
-            room.search_after = now + SEARCH_PAUSE_S
-        return False
+            found = [obj]
+            start, end = free.touching(obj.offset, obj.offset + self.arena.round_up(obj.size))
+            while end - start < size:
+                right, left = self.evictable_from.get(end), self.evictable_to.get(start)
+                if right is not None and may_leave(right):
+                    found.append(right)
+                    _, end = free.touching(end, end + self.arena.round_up(right.size))
+                elif left is not None and may_leave(left):
+                    found.append(left)
+                    start, _ = free.touching(left.offset, start)
+                else:
+                    break
+            else:
+                return found, start, end
+            seen.update(found)
+        return None
 
     def _send_away(self, room: Room, candidates: list[StoredObject], start: int, end: int) -> None:
         """Make a hole of the right size at one end of [start, end): at the end where fewer bytes have to leave."""
@@ -277,7 +330,6 @@ class RoomMaker:
         """It is on disk: its memory may be used for something else."""
         obj.place = DISK
         self.vacate(obj)
-        self._on_left(obj)
 
     def vacate(self, obj: StoredObject) -> None:
         """Its memory goes to the hole that it is part of, if any; what lies outside of the hole is free."""
@@ -321,6 +373,8 @@ class RoomMaker:
         """It is in memory and nobody looks at it: it leaves when its turn comes."""
         self.evictable[obj] = None
         self.evictable_bytes += obj.size
+        self.evictable_from[obj.offset] = obj
+        self.evictable_to[obj.offset + self.arena.round_up(obj.size)] = obj
         self.changed = True
 
     def keep(self, obj: StoredObject) -> None:
@@ -328,6 +382,8 @@ class RoomMaker:
         if obj in self.evictable:
             del self.evictable[obj]
             self.evictable_bytes -= obj.size
+            del self.evictable_from[obj.offset]
+            del self.evictable_to[obj.offset + self.arena.round_up(obj.size)]
 
     def spill_ended(self, obj: StoredObject, disk: int, error: str, now: float) -> None:
         """The copy is complete, or failed. The object leaves if it may and somebody still needs its room."""

@@ -71,7 +71,7 @@ class ObjectTable:
     ) -> None:
         self.describe = describe
         self.unsealed_grace_s = unsealed_grace_s
-        self.room = RoomMaker(start, end, full_grace_s, self._left)
+        self.room = RoomMaker(start, end, full_grace_s)
         self.processes: dict[bytes, Process] = {}
         #: By id. Objects that are freed but pinned, or freed but touched by I/O, are still here; replaced ones are not.
         self.objects: dict[bytes, StoredObject] = {}
@@ -263,8 +263,9 @@ class ObjectTable:
         else:
             self.room.may_leave(obj)
             for wait in tuple(obj.wanted_by):
-                del wait.absent[obj]
-                self._go_on(wait)
+                if obj in wait.absent:
+                    del wait.absent[obj]
+                    self._go_on(wait)
         return self._settle(now)
 
     def next_deadline(self) -> float | None:
@@ -425,16 +426,10 @@ class ObjectTable:
                 if obj.place is DISK or obj.place is RESTORING:
                     wait.absent[obj] = None
 
-    def _left(self, obj: StoredObject) -> None:
-        """The object went to disk to make room for an older request; the pins that wait for it want it back."""
-        for wait in obj.wanted_by:
-            wait.absent[obj] = None
-            self._go_on(wait)
-
     def _go_on(self, wait: PinWait) -> None:
         """Answer the pin if all is there, or ask for room for the next of its objects."""
         if not wait.absent:
-            # Once more at the end: an object may have been freed, sealed again and spilled in the meantime.
+            # Also at the end: one may have left for an older request, or was freed, sealed again and spilled meanwhile.
             self._look_for_absent(wait)
         if not wait.absent:
             self._end_wait(wait)

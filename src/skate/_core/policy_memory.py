@@ -2,8 +2,8 @@
 
 Killing something of ours in time is better than the kernel's choice, which may be the driver or the daemon.
 
-Idea: of the workers that work for somebody, the one whose lease is newest. It has lost the least work, and the older
-ones, which may well be what the newer ones wait for, get to their end; so the node makes progress however little
+Idea: of the workers whose tasks may be run again, the one whose lease is newest. It has lost the least work, and the
+older ones, which may well be what the newer ones wait for, get to their end; so the node makes progress however little
 memory there is. The last worker left is killed too: alone, and still too large, it will not become smaller.
 """
 
@@ -38,11 +38,18 @@ class Candidate(msgspec.Struct, frozen=True):
     rss_bytes: int
     #: It waits for others: its own memory is in use, but the tasks that it waits for are younger than it.
     blocked: bool = False
+    #: What it runs may be run again.
+    retriable: bool = True
 
 
 def choose_victim(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The worker to kill, None if there is none: those that run before those that wait, then the newest."""
-    return max(candidates, key=lambda worker: (not worker.blocked, worker.leased_at, worker.pid), default=None)
+    """The worker to kill, None if there is none: what may be run again first, then what runs rather than waits, then
+    the newest."""
+
+    def readiness(worker: Candidate) -> tuple[bool, bool, float, int]:
+        return (worker.retriable, not worker.blocked, worker.leased_at, worker.pid)
+
+    return max(candidates, key=readiness, default=None)
 
 
 def explain(victim: Candidate, use: MemoryUse, threshold: float, processes: Sequence[tuple[int, str, int]]) -> str:

@@ -52,6 +52,7 @@ class Demand(msgspec.Struct):
     waiting_since: float
     #: The node has what it takes, though perhaps not now.
     feasible: bool
+    retriable: bool = True
 
     @property
     def cls(self) -> Class:
@@ -69,6 +70,8 @@ class Lease(msgspec.Struct):
     #: Depth of the demand that it was granted to.
     depth: int
     granted_at: float
+    #: What runs on it may be run again.
+    retriable: bool = True
     #: It was granted out of turn, and is not asked back at once by those whose turn it was.
     was_overdue: bool = False
     #: Its CPUs are given back while its task waits.

@@ -204,10 +204,20 @@ class Scheduler:
         if known is not None and known.request == request and known.env == env:
             known.count = event.count
             known.depth = event.depth
+            known.retriable = event.retriable
             return
         feasible = self.pool.can_ever_fit(request)
         self.demands[cls] = Demand(
-            event.process, event.key, request, env, event.count, event.depth, self._next_turn(), now, feasible
+            event.process,
+            event.key,
+            request,
+            env,
+            event.count,
+            event.depth,
+            self._next_turn(),
+            now,
+            feasible,
+            event.retriable,
         )
 
     def _next_turn(self) -> int:
@@ -349,6 +359,7 @@ class Scheduler:
             allocation,
             demand.depth,
             now,
+            retriable=demand.retriable,
             was_overdue=self.shares.is_overdue(demand, now),
         )
         worker.lease = self.leases[lease.number] = lease

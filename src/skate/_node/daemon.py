@@ -120,6 +120,8 @@ class Daemon:
         self.pool.adopt_zygote(zygote_pid, zygote_sock)
         self._monitor: MemoryMonitor | None = None
         self._memory_timer: Timer | None = None
+        #: Workers killed for memory and not buried yet: what was in use of how much, and by whom.
+        self._memory_kills: dict[bytes, tuple[int, int, list[tuple[str, int, int]]]] = {}
         self._ended = False
         self._add_driver(socket.socket(fileno=config.control_fd))
 
@@ -287,7 +289,15 @@ class Daemon:
 
     def _on_demand(self, process: Process, message: wire.LeaseDemand) -> None:
         self.post(
-            leases.DemandChanged(process.id, message.key, message.resources, message.env, message.count, message.depth)
+            leases.DemandChanged(
+                process.id,
+                message.key,
+                message.resources,
+                message.env,
+                message.count,
+                message.depth,
+                message.retriable,
+            )
         )
 
     def _on_lease_return(self, process: Process, message: wire.LeaseReturn) -> None:
@@ -414,11 +424,12 @@ class Daemon:
         self.store.clear_slot(worker.slot)
         self.store.process_died(process.id, time.monotonic())
         self._remove(process)
-        self.switchboard.on_process_died(
-            wire.PeerGone(
-                process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
-            )
+        gone = wire.PeerGone(
+            process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
         )
+        if process.id in self._memory_kills:
+            gone.memory_used, gone.memory_total, gone.memory_users = self._memory_kills.pop(process.id)
+        self.switchboard.on_process_died(gone)
         self.inquiries.on_process_died(process)
         if process.ready:
             self.post(leases.ProcessDied(process.id))
@@ -479,13 +490,20 @@ class Daemon:
                     lease.granted_at,
                     resident_bytes(self.pids[lease.worker]),
                     lease.blocked,
+                    lease.retriable,
                 )
                 for lease in self.scheduler.leases.values()
             ]
             victim = choose_victim(candidates)
             if victim is not None:
                 named = {pid: self.describe_process(process_id).split()[0] for process_id, pid in self.pids.items()}
-                reason = explain(victim, use, self.config.memory_threshold, largest_processes(named, 5))
+                users = largest_processes(named, 5)
+                reason = explain(victim, use, self.config.memory_threshold, users)
+                self._memory_kills[victim.process_id] = (
+                    use.used_bytes,
+                    use.total_bytes,
+                    [(name, pid, size) for pid, name, size in users],
+                )
                 self.pool.kill(victim.process_id, reason)
                 pause = MEMORY_KILL_PAUSE_S
         self._memory_timer = self.loop.call_at(time.monotonic() + pause, self._check_memory)

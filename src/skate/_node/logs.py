@@ -25,6 +25,8 @@ QUEUE_LINES_MAX = 20_000
 MESSAGE_LINES_MAX = 1_000
 #: Last lines of stderr that are kept of each worker, to say what it died of.
 LAST_LINES_MAX = 20
+#: Those of them that may come before the headline of a crash.
+LINES_BEFORE_CRASH_MAX = 8
 #: Text without a newline (a prompt, a progress bar) is shown after this time.
 PARTIAL_LINE_S = 0.15
 
@@ -93,8 +95,8 @@ def _decode(text: bytes) -> str:
 class LastLines:
     """What a worker wrote to stderr last, to say what it died of.
 
-    After the headline of a crash of the interpreter itself, what follows next is kept and not what comes last: the
-    innermost frames, which are the user's, stand at the top there.
+    When the interpreter itself crashed, that is what was written before, the headline of the crash, and what follows
+    it: the innermost frames, which are the user's, stand at the top there, and ours, at the bottom, help nobody.
     """
 
     HEADLINE = "Fatal Python error:"
@@ -105,9 +107,11 @@ class LastLines:
 
     def add(self, lines: list[Line]) -> None:
         for line in lines:
-            if line.text.startswith(self.HEADLINE):
-                self._lines.clear()
+            # Not only at the beginning: native code may have ended without a newline.
+            if self.HEADLINE in line.text and not self._crashed:
                 self._crashed = True
+                while len(self._lines) > LINES_BEFORE_CRASH_MAX:
+                    self._lines.popleft()
             if not self._crashed or len(self._lines) < LAST_LINES_MAX:
                 self._lines.append(line.text)
 

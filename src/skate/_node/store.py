@@ -1,9 +1,13 @@
 """The object store of a node: carries messages into the object table, and its commands out to processes and disk.
 
-processes ──Allocate Seal Pin Unpin Free ReturnSpace──▶ Store.handle ──▶ ObjectTable (decides; pure)
-processes ◀──Allocated Pinned StoreFull── reply() ◀──────────────┘ │ StartSpill, StartRestore, Discard
-                                                                   ▼
-event loop ── on_wake() ◀── wake() ◀── finished I/O ◀── spill thread ◀── jobs
+    processes ──Allocate Seal Pin Unpin Free ReturnSpace──▶ Store.handle ──▶ ObjectTable (decides; pure)
+    processes ◀──Allocated Pinned StoreFull── reply() ◀──────────────┘ │ StartSpill, StartRestore, Discard
+                                                                       ▼
+    event loop ── on_wake() ◀── wake() ◀── finished I/O ◀── spill thread ◀── jobs
+
+Memory of the arena is taken page by page as objects are written, never up front, and kept when they are freed: copying
+into pages that were used before is several times faster. Only when the store has been left alone for a while
+(TRIM_AFTER_S) is unused memory given back to the system, a little at a time.
 """
 
 from __future__ import annotations
@@ -14,15 +18,23 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from skate._core.object_records import Command, ReplyAllocated, ReplyFull, ReplyPinned, StartSpill
+from skate._core.object_records import Command, ReplyAllocated, ReplyFull, ReplyPinned, StartRestore, StartSpill
 from skate._core.object_table import ObjectTable, StoreProtocolError
-from skate._node.spill import Spill
+from skate._node.spill import Spill, punch_hole
 from skate._store.layout import HEAD_BYTES, SLOT_TASK_BYTES, arena_file_bytes, slot_offset
 from skate._wire.messages import Allocate, Allocated, Free, Message, Pin, Pinned, ReturnSpace, Seal, StoreFull, Unpin
 
 __all__ = ["Store", "StoreProtocolError"]
 
 StoreMessage = Allocate | Seal | ReturnSpace | Pin | Unpin | Free
+
+#: After so long without a message, memory that nobody uses is given back.
+TRIM_AFTER_S = 30.0
+#: So much at a time (a few milliseconds), with that pause in between, so that the loop stays responsive.
+TRIM_BYTES = 16 << 20
+TRIM_PAUSE_S = 0.02
+#: Smaller pieces are not worth a system call.
+TRIM_BYTES_MIN = 1 << 20
 
 
 class Store:
@@ -44,13 +56,6 @@ class Store:
         full_grace_s: float = 10.0,
         unsealed_grace_s: float = 10.0,
     ) -> None:
-        #: The arena's file descriptor: inherited by workers, passed to the driver. Map `arena_file_bytes` of it.
-        self.fd = os.memfd_create("skate-arena", os.MFD_CLOEXEC)
-        self.arena_bytes = arena_bytes
-        os.ftruncate(self.fd, arena_file_bytes(arena_bytes))
-        self._arena = mmap.mmap(self.fd, arena_bytes)
-        self._view = memoryview(self._arena)
-        self._reply = reply
         self._table = ObjectTable(
             HEAD_BYTES,
             arena_bytes,
@@ -58,10 +63,24 @@ class Store:
             unsealed_grace_s=unsealed_grace_s,
             describe=describe,
         )
+        #: The arena's file descriptor: inherited by workers, passed to the driver. Map `arena_file_bytes` of it.
+        self.fd = os.memfd_create("skate-arena", os.MFD_CLOEXEC)
+        self.arena_bytes = arena_bytes
+        os.ftruncate(self.fd, arena_file_bytes(arena_bytes))
+        self._arena = mmap.mmap(self.fd, arena_bytes)
+        self._view = memoryview(self._arena)
         self._spill = Spill(self._view, spill_directory, wake)
+        self._reply = reply
+        self._last_message = 0.0
+        #: Memory may have been written to up to here since it was last given back; 0 if there is none to give back.
+        self._warm_end = 0
+        #: What lies before this has been given back, as far as it is free.
+        self._trimmed_to = HEAD_BYTES
 
     def handle(self, process_id: bytes, message: StoreMessage, now: float) -> None:
-        """A message from a process. Raises StoreProtocolError if it breaks the rules: cut the peer off."""
+        """A message from a process. Raises StoreProtocolError (a ValueError) if it breaks the rules: the peer is to be
+        cut off; the store itself is unharmed. `now` is time.monotonic() everywhere here."""
+        self._last_message = now
         table = self._table
         match message:
             case Seal():
@@ -74,22 +93,30 @@ class Store:
                 commands = table.unpin(process_id, message.ids, now)
             case Allocate():
                 commands = table.allocate(process_id, message.request, message.size, message.chunk, now)
-            case ReturnSpace():
+            case _:
                 commands = table.return_space(process_id, message.offset, message.size, now)
         self._carry_out(commands)
 
     def process_died(self, process_id: bytes, now: float) -> None:
         """Take back everything of a process. Call it once the process is really gone: until then it could still write
         into memory that would be lent to others."""
+        self._last_message = now
         self._carry_out(self._table.process_died(process_id, now))
 
     def next_deadline(self) -> float | None:
         """When `tick` must be called at the latest (time.monotonic()), or None. Changes with every call above."""
-        return self._table.next_deadline()
+        deadline = self._table.next_deadline()
+        if self._warm_end:
+            trim_at = self._last_message + TRIM_AFTER_S
+            return trim_at if deadline is None else min(deadline, trim_at)
+        return deadline
 
     def tick(self, now: float) -> None:
         """Time has passed."""
         self._carry_out(self._table.tick(now))
+        if self._warm_end and now >= self._last_message + TRIM_AFTER_S:
+            self._trim()
+            self._last_message = now + TRIM_PAUSE_S - TRIM_AFTER_S
 
     def on_wake(self, now: float) -> None:
         """The spill thread called `wake`: take up what it finished."""
@@ -98,18 +125,6 @@ class Store:
             job, error = finished.popleft()
             ended = self._table.spill_ended if isinstance(job, StartSpill) else self._table.restore_ended
             self._carry_out(ended(job.job, error, now))
-
-    def _carry_out(self, commands: Iterable[Command]) -> None:
-        for command in commands:
-            match command:
-                case ReplyAllocated():
-                    self._reply(command.process, Allocated(command.request, command.offset, command.size))
-                case ReplyPinned():
-                    self._reply(command.process, Pinned(command.request, command.at))
-                case ReplyFull():
-                    self._reply(command.process, StoreFull(command.request, command.report, command.disk))
-                case _:
-                    self._spill.start(command)
 
     def running_task(self, slot: int) -> bytes:
         """The object id in a process slot, b"" if none: what the dead process ran."""
@@ -129,9 +144,43 @@ class Store:
         """What holds the memory, for people."""
         return self._table.report()
 
+    def validate(self) -> None:
+        """Assert the object table's invariants."""
+        self._table.validate()
+
     def close(self) -> None:
         """End the spill thread, close the arena and the spill file."""
         self._spill.close()
         self._view.release()
         self._arena.close()
         os.close(self.fd)
+
+    def _carry_out(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case ReplyAllocated(process, request, offset, size):
+                    self._will_be_written(offset + size)
+                    self._reply(process, Allocated(request, offset, size))
+                case ReplyPinned(process, request, at):
+                    self._reply(process, Pinned(request, at))
+                case ReplyFull(process, request, report, disk):
+                    self._reply(process, StoreFull(request, report, disk))
+                case _:
+                    if isinstance(command, StartRestore):
+                        self._will_be_written(command.offset + command.size)
+                    self._spill.start(command)
+
+    def _will_be_written(self, end: int) -> None:
+        self._warm_end = max(self._warm_end, end)
+        self._trimmed_to = HEAD_BYTES
+
+    def _trim(self) -> None:
+        """Give back the next piece of memory that nobody uses."""
+        for start, end in self._table.free_ranges.within(self._trimmed_to, self._warm_end):
+            if end - start >= TRIM_BYTES_MIN:
+                # Whole pages are given back; the free part of a page that is partly used is set to zero.
+                self._trimmed_to = min(end, start + TRIM_BYTES)
+                punch_hole(self.fd, start, self._trimmed_to - start)
+                return
+        self._warm_end = 0
+        self._trimmed_to = HEAD_BYTES

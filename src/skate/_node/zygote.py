@@ -343,7 +343,8 @@ def _set_up_output(stdout_fd: int, stderr_fd: int) -> None:
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     sys.stdout = sys.__stdout__ = _line_writer(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _line_writer(2)  # type: ignore[misc]
-    faulthandler.enable(file=2)
+    # Of the crashing thread only: what our own thread was doing would bury it.
+    faulthandler.enable(file=2, all_threads=False)
 
 
 def _line_writer(fd: int) -> Any:

@@ -88,6 +88,10 @@ class PeerGone(Message, tag=5):
     running: bytes  # id of the task it was in, b"" if none
     stderr: list[str] = []  # last lines
     reason: str = ""  # why the daemon killed it, if it did: "cancelled", "memory: …", "idle", …
+    #: If memory was short: what was in use of how much, and by whom (name, pid, bytes), largest first.
+    memory_used: int = 0
+    memory_total: int = 0
+    memory_users: list[tuple[str, int, int]] = []
 
 
 class KillWorker(Message, tag=6):
@@ -170,6 +174,8 @@ class LeaseDemand(Message, tag=20):
     count: int
     #: Nesting of the task that asks: deeper ones go first, because shallower ones wait for them.
     depth: int
+    #: Tasks of this class may be run again: when memory is short, their workers are ended first.
+    retriable: bool = True
 
 
 class LeaseGranted(Message, tag=21):

@@ -1,4 +1,9 @@
-"""A large argument that is passed by value to many tasks is stored once.
+"""Tasks whose arguments need work: references, large values, keywords, several returns.
+
+References among the arguments are replaced by their values before the task is sent, now or when they are there;
+references inside arguments stay references and are held until the task has ended. Large values go to the object store.
+
+A large argument that is passed by value to many tasks is stored once:
 
     big = numpy.zeros(10_000_000)
     for i in range(1000):
@@ -12,14 +17,22 @@ stored anew.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import time
 import weakref
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from skate._core.ids import FIRST_RETURN, return_id
+from skate._core.ownership import Entry, Pending
+from skate._core.task import Arg, Failure, RefInfo, Task
 from skate._object_ref import ObjectRef
-from skate._serialize.values import Serialized
+from skate._serialize.values import INLINE_BYTES_MAX, Serialized
+from skate._worker.submit import Call
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
 
 #: Values remembered at a time, and how long after their last use. Both small: each keeps an object in the store.
 REMEMBERED_MAX = 16
@@ -77,3 +90,163 @@ def same_bytes(value: Serialized, stored: memoryview) -> bool:
         not len(piece) or _memcmp(address(piece), address(stored[offset : offset + len(piece)]), len(piece)) == 0
         for offset, piece in value.pieces
     )
+
+
+class Arguments:
+    """The general case of submitting a task."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._stored = StoredArguments()
+        self.forget_old = self._stored.forget_old
+        self.forget_all = self._stored.forget_all
+
+    def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The general case: references among the arguments or inside them, keywords, large values, several returns."""
+        runtime = self._runtime
+        extra = call.new_extra()
+        refs: list[tuple[int | str, ObjectRef[Any]]] = []
+        plain = list(args)
+        for position, value in enumerate(plain):
+            if isinstance(value, ObjectRef):
+                refs.append((position, value))
+                plain[position] = None
+        if kwargs:
+            kwargs = dict(kwargs)
+            for name, value in kwargs.items():
+                if isinstance(value, ObjectRef):
+                    refs.append((name, value))
+                    kwargs[name] = None
+        what = f"an argument of {call.name}"
+        serialized = self._serialize_args(plain, kwargs, what)
+        if serialized.size > INLINE_BYTES_MAX:
+            refs.extend(self._store_large(plain, kwargs, what))
+            serialized = self._serialize_args(plain, kwargs, what)
+        payload = serialized.to_bytes()
+        nested = serialized.refs
+        with runtime.lock:
+            if runtime.broken:
+                raise runtime.broken
+            context = runtime.context
+            table = runtime.table
+            id = runtime.new_id(FIRST_RETURN)
+            task = Task(id, call.fn, payload, context.depth, extra)
+            pending = Pending(holds=[*(ref._id for _, ref in refs), *(ref._id for ref in nested)])
+            for ref in itertools.chain((ref for _, ref in refs), nested):
+                table.hold(ref._id)
+            extra.refs = [RefInfo(ref._id, ref._owner) for ref in nested]
+            entry = Entry(1, 1, None, b"", task, call, pending)
+            table.entries[id] = entry
+            for index in range(1, call.num_returns):
+                table.entries[return_id(id, index)] = Entry(1, 1)
+            if call.num_returns == 0:
+                entry.refs = 0
+            if call.generator == "streaming":
+                pending.stream = runtime.streams.open(id)
+            runtime.submitter.submitted += 1
+            self._resolve_args(entry, refs)
+            if not pending.missing and entry.task is not None:
+                self._arguments_ready(id, entry)
+        if runtime.loop.dormant:
+            runtime.loop.stir()
+        return self._returned_refs(call, id)
+
+    def _returned_refs(self, call: Call, id: bytes) -> Any:
+        runtime = self._runtime
+        me = runtime.process_id
+        if call.generator == "streaming":
+            from skate._streaming import ObjectRefGenerator
+
+            return ObjectRefGenerator(id)
+        if call.num_returns == 1:
+            return ObjectRef(id, me)
+        if call.num_returns == 0:
+            return None
+        return [ObjectRef(return_id(id, index), me) for index in range(call.num_returns)]
+
+    def _serialize_args(self, args: list[Any], kwargs: dict[str, Any], what: str) -> Serialized:
+        # A list marks keywords: a task without them carries its arguments as a tuple.
+        return self._runtime.serialize([tuple(args), kwargs] if kwargs else tuple(args), what=what)
+
+    def _store_large(
+        self, args: list[Any], kwargs: dict[str, Any], what: str
+    ) -> list[tuple[int | str, ObjectRef[Any]]]:
+        """Move large arguments into the object store, in place; what is left must fit into a message."""
+        moved: list[tuple[int | str, ObjectRef[Any]]] = []
+        places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        sizes = [(self._runtime.serialize(value, what=what), at) for at, value in places]
+        left = sum(value.size for value, _ in sizes)
+        for value, at in sorted(sizes, key=lambda pair: -pair[0].size):
+            if left <= INLINE_BYTES_MAX // 2:
+                break
+            left -= value.size
+            if isinstance(at, int):
+                original, args[at] = args[at], None
+            else:
+                original, kwargs[at] = kwargs[at], None
+            moved.append((at, self._store_argument(original, value)))
+        return moved
+
+    def _store_argument(self, original: Any, value: Serialized) -> ObjectRef[Any]:
+        """A reference to the value in the store; what was stored for the same value before is used again."""
+        runtime = self._runtime
+        with runtime.lock:
+            ref = self._stored.find(original)
+        if ref is not None and not value.refs:
+            view = runtime.store.views([ref._id])[0]
+            if view is None or not same_bytes(value, view):
+                ref = None
+        if ref is None:
+            ref = ObjectRef(self._runtime.put_serialized(value), runtime.process_id)
+        with runtime.lock:
+            self._stored.remember(original, ref)
+        return ref
+
+    def _resolve_args(self, entry: Entry, refs: list[tuple[int | str, ObjectRef[Any]]]) -> None:
+        """Put the values of arguments that are references into the task, now or when they are there."""
+        runtime = self._runtime
+        pending = entry.pending
+        task = entry.task
+        assert pending is not None and task is not None and task.extra is not None
+        id = task.id
+
+        for at, ref in refs:
+            arg = Arg(at, ref._id, ref._owner, b"")
+            task.extra.args.append(arg)
+            source = runtime.table.entries[ref._id]
+            if source.value is not None:
+                self._fill(entry, arg, source)
+                if entry.task is None:
+                    return  # an argument is an error: the task has failed
+                continue
+            pending.missing += 1
+
+            def arrived(_: bytes, source: Entry, arg: Arg = arg) -> None:
+                if entry.task is None:
+                    return
+                self._fill(entry, arg, source)
+                pending.missing -= 1
+                if not pending.missing and entry.task is not None:
+                    self._arguments_ready(id, entry)
+
+            runtime.table.when_resolved(source, arrived)
+            if source.owner:
+                runtime.borrowing.fetch(ref._id, source)
+
+    def _fill(self, entry: Entry, arg: Arg, source: Entry) -> None:
+        runtime = self._runtime
+        task = entry.task
+        assert task is not None and task.extra is not None
+        value = source.value
+        if type(value) is Failure:
+            runtime.submitter.fail_with(task.id, entry, value)
+            return
+        assert isinstance(value, (bytes, int))
+        arg.value = value
+        if source.contained:
+            task.extra.refs.extend(runtime.borrowing.describe(source.contained))
+
+    def _arguments_ready(self, id: bytes, entry: Entry) -> None:
+        runtime = self._runtime
+        assert entry.task is not None
+        runtime.submitter.enqueue(entry.call.cls, entry.task)

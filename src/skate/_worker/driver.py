@@ -17,6 +17,7 @@ from skate._worker.runtime import Runtime
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
 START_TIMEOUT_S = 60.0
+EXIT_TIMEOUT_S = 0.5
 
 
 class LocalNode:
@@ -28,6 +29,7 @@ class LocalNode:
         self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
         theirs.close()
         self.runtime = Runtime(ours)
+        self.runtime.daemon_exit_code = self._exit_code
         self._printer = LogPrinter(self.runtime.loop)
         if log_to_driver:
             self.runtime.on_logs = self._printer.print_lines
@@ -48,6 +50,13 @@ class LocalNode:
             self.close()
             raise
 
+    def _exit_code(self) -> int | None:
+        """Its socket has ended, so it is dead or about to be."""
+        try:
+            return self.process.wait(EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return None
+
     def close(self) -> None:
         """End the runtime, then make sure that the daemon is gone."""
         self.runtime.close()
@@ -67,11 +76,15 @@ def _spawn(config: NodeConfig, control_fd: int, environment: dict[str, str]) -> 
     import msgspec
 
     # Paths are handed over explicitly: the child skips site initialisation, which is a fifth of an interpreter's start.
-    code = "import sys; sys.path[:] = sys.argv.pop().split(':::'); from skate._node.main import main; main()"
+    code = (
+        "import sys; sys.path[:] = sys.argv.pop().split(':::'); "
+        "sys.prefix, sys.exec_prefix = sys.argv.pop().split(':::'); from skate._node.main import main; main()"
+    )
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [package, *(path for path in sys.path if path)]
+    arguments = [msgspec.json.encode(config).decode(), f"{sys.prefix}:::{sys.exec_prefix}", ":::".join(paths)]
     return subprocess.Popen(
-        [sys.executable, "-S", "-c", code, msgspec.json.encode(config).decode(), ":::".join(paths)],
+        [sys.executable, "-S", "-c", code, *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=[control_fd],
         start_new_session=True,

@@ -21,9 +21,10 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from skate._core.ids import return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
@@ -150,7 +151,6 @@ class Executor:
             self._cancel = b""
             return
         if may_interrupt(frame, also=_RUNS_USER_CODE):
-            self._cancel = b""
             raise TaskInterrupt
         again_later(signum)
 
@@ -229,6 +229,13 @@ class Executor:
             self._slot[:] = task.id
             begin = perf_counter()
             result = self._execute(peer, task)
+            if self._runtime.closed:
+                _end_forked_child(None)
+            if self._cancel:
+                # The cancellation came while it ran, even if it ended before the interrupt could be raised in it.
+                if self._cancel == task.id:
+                    result = self._cancelled_result(task.id)
+                self._cancel = b""
             end = perf_counter()
             self._current = None
             fn = task.fn
@@ -293,6 +300,8 @@ class Executor:
         except TaskInterrupt:
             return self._cancelled_result(task.id)
         except BaseException as error:
+            if self._runtime.closed:
+                _end_forked_child(error)
             return self._failed(peer, task, error)
 
     def _failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
@@ -469,23 +478,28 @@ class Executor:
 
     @contextlib.contextmanager
     def blocking(self) -> Iterator[None]:
-        """The running task waits for others: its CPU and the tasks behind it go elsewhere meanwhile."""
-        if threading.get_ident() != self._thread or self._current is None:
+        """The running task waits for others: its CPU and the tasks behind it go elsewhere meanwhile.
+
+        That any of its threads waits is enough: the others may be waiting for that one, and to overbook the CPU for a
+        while is better than to wait for ever.
+        """
+        if self._current is None:
             yield
             return
-        self._blocked += 1
-        if self._blocked == 1:
-            self.flush()
-            with self._runtime.lock:
+        runtime = self._runtime
+        self.flush()
+        with runtime.lock:
+            self._blocked += 1
+            if self._blocked == 1:
                 self._give_back(blocked=True)
-                self._runtime.send(m.Blocked())
+                runtime.send(m.Blocked())
         try:
             yield
         finally:
-            self._blocked -= 1
-            if self._blocked == 0:
-                with self._runtime.lock:
-                    self._runtime.send(m.Unblocked())
+            with runtime.lock:
+                self._blocked -= 1
+                if self._blocked == 0:
+                    runtime.send(m.Unblocked())
                     if self._owner is not None:
                         self._owner.send(m.Ready())
 
@@ -519,6 +533,20 @@ class Executor:
 _NO_TASK = bytes(SLOT_TASK_BYTES)
 #: Functions of ours that call user code: an exception there is an exception of the task.
 _RUNS_USER_CODE = frozenset({"_execute", "_stream", "_dynamic", "_split"})
+
+
+def _end_forked_child(error: BaseException | None) -> NoReturn:
+    """User code forked, and the child came back to us: it ends as a program would, and answers nobody."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _exit_cleanly(runtime: Runtime) -> None:

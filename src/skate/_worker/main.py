@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from skate._node.zygote import WorkerStart
 
 WELCOME_TIMEOUT_S = 60.0
+
+# The interpreter was started without `site`, which is a fifth of its start; user code may still call exit() or help().
+site.setquit()
+site.sethelper()
 
 
 def run(start: WorkerStart) -> None:

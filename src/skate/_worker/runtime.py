@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from skate._core.ids import FIRST_RETURN, PUT_INDEX, return_id
-from skate._core.ownership import Entry, ObjectTable, Pending
-from skate._core.task import Arg, Failure, RefInfo, Task
+from skate._core.ids import FIRST_RETURN, PUT_INDEX
+from skate._core.ownership import Entry, ObjectTable
+from skate._core.task import Failure, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions
 from skate._serialize.failures import error_of, failure_of
@@ -44,7 +44,7 @@ from skate._store.client import StoreClient
 from skate._store.layout import arena_file_bytes
 from skate._wire import messages as m
 from skate._wire.channel import Channel
-from skate._worker.arguments import StoredArguments, same_bytes
+from skate._worker.arguments import Arguments
 from skate._worker.borrow import Borrowing
 from skate._worker.context import TaskContext
 from skate._worker.execute import Executor
@@ -82,12 +82,14 @@ class Runtime:
         self._arena_fd = arena_fd
         self._welcomed = False
         self._retired_functions = Retired()
-        self._stored_arguments = StoredArguments()
+        self._arguments = Arguments(self)
         self._requests = itertools.count(1)
         self._replies: dict[int, Any] = {}
         #: Set when the node daemon is gone: nothing works any more, and this says why.
         self.broken: NodeDiedError | None = None
         self.closed = False
+        #: How the daemon ended, if that is known: the driver that started it can tell.
+        self.daemon_exit_code: Callable[[], int | None] = lambda: None
         self.on_logs: Callable[[list[m.Line]], None] = lambda lines: None
         self._said_goodbye = False
         self._pool: Any = None
@@ -141,7 +143,7 @@ class Runtime:
         if not self.broken:
             self.send(m.Shutdown())
             self.loop.wait(lambda: self._said_goodbye or self.broken, time.monotonic() + 2.0)
-        self._stored_arguments.forget_all()
+        self._arguments.forget_all()
         with self.lock:
             self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
         if self._pool is not None:
@@ -228,7 +230,12 @@ class Runtime:
         if self._said_goodbye or self.closed:
             self.broken = self.broken or NodeDiedError("skate.shutdown() was called.")
             return
-        self.broken = NodeDiedError(pid=self.welcome.daemon_pid if self._welcomed else 0)
+        code = self.daemon_exit_code()
+        self.broken = NodeDiedError(
+            pid=self.welcome.daemon_pid if self._welcomed else 0,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=-code if code is not None and code < 0 else None,
+        )
         if self.executor is not None:
             os._exit(1)  # a worker without its daemon has nobody to work for
         self._fail_pending(self.broken)
@@ -295,7 +302,7 @@ class Runtime:
     def _tick(self) -> bool:
         if not self._welcomed or self.closed:
             return False
-        self._stored_arguments.forget_old()
+        self._arguments.forget_old()
         self._housekeeping()
         busy = bool(self.table.entries) or self.store.pinned > 0
         if self.executor is not None:
@@ -334,12 +341,12 @@ class Runtime:
                 id = self.new_id(PUT_INDEX)
                 self.table.entries[id] = Entry(1, 0, data)
         else:
-            id = self._put_serialized(self._serialize(value, what="the value given to put"))
+            id = self.put_serialized(self.serialize(value, what="the value given to put"))
         if self.loop.dormant:
             self.loop.stir()
         return ObjectRef(id, self.process_id)
 
-    def _put_serialized(self, value: Serialized) -> bytes:
+    def put_serialized(self, value: Serialized) -> bytes:
         """Store a value of ours under a new id that has one reference."""
         with self.lock:
             id = self.new_id(PUT_INDEX)
@@ -352,7 +359,7 @@ class Runtime:
             self._housekeeping()
         return id
 
-    def _serialize(self, value: object, *, what: str) -> Serialized:
+    def serialize(self, value: object, *, what: str) -> Serialized:
         try:
             return serialize(value)
         except Exception as error:
@@ -366,7 +373,7 @@ class Runtime:
         runtime_env = options.runtime_env or {}
         env = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
         with self.lock:
-            cls = self.submitter.scheduling_class(options.resources_needed(), env)
+            cls = self.submitter.scheduling_class(options.resources_needed(), env, retriable=options.max_retries != 0)
         return Call(self, function, cls, options, generator=generator)
 
     def export(self, function: Callable[..., Any], name: str) -> Function:
@@ -377,13 +384,13 @@ class Runtime:
     def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""
         if kwargs or not call.plain:
-            return self._submit_any(call, args, kwargs)
+            return self._arguments.submit(call, args, kwargs)
         for value in args:
             if not is_scalar(value):
-                return self._submit_any(call, args, kwargs)
+                return self._arguments.submit(call, args, kwargs)
         payload = serialize_scalar(args) if args else b""
         if len(payload) > INLINE_BYTES_MAX:
-            return self._submit_any(call, args, kwargs)
+            return self._arguments.submit(call, args, kwargs)
         context = self.context
         submitter = self.submitter
         with self.lock:
@@ -406,150 +413,6 @@ class Runtime:
         if self.loop.dormant:
             self.loop.stir()
         return ObjectRef(id, self.process_id)
-
-    def _submit_any(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The general case: references among the arguments or inside them, keywords, large values, several returns."""
-        extra = call.new_extra()
-        refs: list[tuple[int | str, ObjectRef[Any]]] = []
-        plain = list(args)
-        for position, value in enumerate(plain):
-            if isinstance(value, ObjectRef):
-                refs.append((position, value))
-                plain[position] = None
-        if kwargs:
-            kwargs = dict(kwargs)
-            for name, value in kwargs.items():
-                if isinstance(value, ObjectRef):
-                    refs.append((name, value))
-                    kwargs[name] = None
-        what = f"an argument of {call.name}"
-        serialized = self._serialize_args(plain, kwargs, what)
-        if serialized.size > INLINE_BYTES_MAX:
-            refs.extend(self._store_large(plain, kwargs, what))
-            serialized = self._serialize_args(plain, kwargs, what)
-        payload = serialized.to_bytes()
-        nested = serialized.refs
-        with self.lock:
-            if self.broken:
-                raise self.broken
-            context = self.context
-            table = self.table
-            id = self.new_id(FIRST_RETURN)
-            task = Task(id, call.fn, payload, context.depth, extra)
-            pending = Pending(holds=[*(ref._id for _, ref in refs), *(ref._id for ref in nested)])
-            for ref in itertools.chain((ref for _, ref in refs), nested):
-                table.hold(ref._id)
-            extra.refs = [RefInfo(ref._id, ref._owner) for ref in nested]
-            entry = Entry(1, 1, None, b"", task, call, pending)
-            table.entries[id] = entry
-            for index in range(1, call.num_returns):
-                table.entries[return_id(id, index)] = Entry(1, 1)
-            if call.num_returns == 0:
-                entry.refs = 0
-            if call.generator == "streaming":
-                pending.stream = self.streams.open(id)
-            self.submitter.submitted += 1
-            self._resolve_args(entry, refs)
-            if not pending.missing and entry.task is not None:
-                self._arguments_ready(id, entry)
-        if self.loop.dormant:
-            self.loop.stir()
-        return self._returned_refs(call, id)
-
-    def _returned_refs(self, call: Call, id: bytes) -> Any:
-        me = self.process_id
-        if call.generator == "streaming":
-            from skate._streaming import ObjectRefGenerator
-
-            return ObjectRefGenerator(id)
-        if call.num_returns == 1:
-            return ObjectRef(id, me)
-        if call.num_returns == 0:
-            return None
-        return [ObjectRef(return_id(id, index), me) for index in range(call.num_returns)]
-
-    def _serialize_args(self, args: list[Any], kwargs: dict[str, Any], what: str) -> Serialized:
-        # A list marks keywords: a task without them carries its arguments as a tuple.
-        return self._serialize([tuple(args), kwargs] if kwargs else tuple(args), what=what)
-
-    def _store_large(
-        self, args: list[Any], kwargs: dict[str, Any], what: str
-    ) -> list[tuple[int | str, ObjectRef[Any]]]:
-        """Move large arguments into the object store, in place; what is left must fit into a message."""
-        moved: list[tuple[int | str, ObjectRef[Any]]] = []
-        places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        sizes = [(self._serialize(value, what=what), at) for at, value in places]
-        left = sum(value.size for value, _ in sizes)
-        for value, at in sorted(sizes, key=lambda pair: -pair[0].size):
-            if left <= INLINE_BYTES_MAX // 2:
-                break
-            left -= value.size
-            if isinstance(at, int):
-                original, args[at] = args[at], None
-            else:
-                original, kwargs[at] = kwargs[at], None
-            moved.append((at, self._store_argument(original, value)))
-        return moved
-
-    def _store_argument(self, original: Any, value: Serialized) -> ObjectRef[Any]:
-        """A reference to the value in the store; what was stored for the same value before is used again."""
-        with self.lock:
-            ref = self._stored_arguments.find(original)
-        if ref is not None and not value.refs:
-            view = self.store.views([ref._id])[0]
-            if view is None or not same_bytes(value, view):
-                ref = None
-        if ref is None:
-            ref = ObjectRef(self._put_serialized(value), self.process_id)
-        with self.lock:
-            self._stored_arguments.remember(original, ref)
-        return ref
-
-    def _resolve_args(self, entry: Entry, refs: list[tuple[int | str, ObjectRef[Any]]]) -> None:
-        """Put the values of arguments that are references into the task, now or when they are there."""
-        pending = entry.pending
-        task = entry.task
-        assert pending is not None and task is not None and task.extra is not None
-        id = task.id
-
-        for at, ref in refs:
-            arg = Arg(at, ref._id, ref._owner, b"")
-            task.extra.args.append(arg)
-            source = self.table.entries[ref._id]
-            if source.value is not None:
-                self._fill(entry, arg, source)
-                if entry.task is None:
-                    return  # an argument is an error: the task has failed
-                continue
-            pending.missing += 1
-
-            def arrived(_: bytes, source: Entry, arg: Arg = arg) -> None:
-                if entry.task is None:
-                    return
-                self._fill(entry, arg, source)
-                pending.missing -= 1
-                if not pending.missing and entry.task is not None:
-                    self._arguments_ready(id, entry)
-
-            self.table.when_resolved(source, arrived)
-            if source.owner:
-                self.borrowing.fetch(ref._id, source)
-
-    def _fill(self, entry: Entry, arg: Arg, source: Entry) -> None:
-        task = entry.task
-        assert task is not None and task.extra is not None
-        value = source.value
-        if type(value) is Failure:
-            self.submitter.fail_with(task.id, entry, value)
-            return
-        assert isinstance(value, (bytes, int))
-        arg.value = value
-        if source.contained:
-            task.extra.refs.extend(self.borrowing.describe(source.contained))
-
-    def _arguments_ready(self, id: bytes, entry: Entry) -> None:
-        assert entry.task is not None
-        self.submitter.enqueue(entry.call.cls, entry.task)
 
     # -- get ----------------------------------------------------------------------------------------------------
 

@@ -66,12 +66,16 @@ ZERO_CPU_LEASES = 4
 class SchedulingClass:
     """Tasks that can run on the same workers."""
 
-    __slots__ = ("cap", "demand", "depth", "env", "idle", "key", "leases", "push_at", "queue", "resources")
+    __slots__ = ("cap", "demand", "depth", "env", "idle", "key", "leases", "push_at", "queue", "resources", "retriable")
 
-    def __init__(self, key: int, resources: dict[str, float], env: dict[str, str], cap: int) -> None:
+    def __init__(
+        self, key: int, resources: dict[str, float], env: dict[str, str], cap: int, *, retriable: bool
+    ) -> None:
         self.key = key
         self.resources = resources
         self.env = env
+        #: Its tasks may be run again; when memory is short, such are ended first.
+        self.retriable = retriable
         #: Most leases that this machine can give at a time.
         self.cap = cap
         self.queue: deque[Task] = deque()
@@ -166,14 +170,14 @@ class Submitter:
 
     # -- classes and calls ------------------------------------------------------------------------------
 
-    def scheduling_class(self, resources: dict[str, float], env: dict[str, str]) -> SchedulingClass:
-        name = (tuple(sorted(resources.items())), tuple(sorted(env.items())))
+    def scheduling_class(self, resources: dict[str, float], env: dict[str, str], *, retriable: bool) -> SchedulingClass:
+        name = (tuple(sorted(resources.items())), tuple(sorted(env.items())), retriable)
         cls = self._classes.get(name)
         if cls is None:
             total = self._runtime.welcome.resources
             needed = [total.get(kind, 0.0) / amount for kind, amount in resources.items() if amount > 0]
             cap = max(1, int(min(needed))) if needed else 0
-            cls = SchedulingClass(len(self._classes) + 1, resources, env, cap)
+            cls = SchedulingClass(len(self._classes) + 1, resources, env, cap, retriable=retriable)
             self._classes[name] = cls
             self._by_key[cls.key] = cls
         return cls
@@ -233,7 +237,7 @@ class Submitter:
         if not waiting:
             if cls.demand:
                 cls.demand = 0
-                self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, 0, cls.depth))
+                self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, 0, cls.depth, cls.retriable))
             return
         if cls.cap:
             want = min(waiting, max(cls.cap - _active(cls), 0))
@@ -243,7 +247,7 @@ class Submitter:
         if want > cls.demand or (cls.demand and depth > cls.depth):
             cls.demand = want
             cls.depth = depth
-            self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, want, depth))
+            self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, want, depth, cls.retriable))
 
     # -- leases -----------------------------------------------------------------------------------------------
 
@@ -527,7 +531,7 @@ class Submitter:
         again: list[Task] = []
         for id, task in lease.inflight.items():
             entry = self._table.entries[id]
-            if id != gone.running and not (task.extra is not None and task.extra.once and not gone.running):
+            if id != gone.running:
                 again.append(task)
                 continue
             cancelled = entry.pending is not None and entry.pending.cancelled
@@ -550,10 +554,11 @@ class Submitter:
         used = entry.pending.retries if entry.pending is not None else 0
         if gone.reason.startswith("memory"):
             return OutOfMemoryError(
-                f"the task {entry.call.name} was stopped because the machine was running out of memory "
-                f"(worker pid {gone.pid}; {used} of {entry.call.max_retries} retries used).\n{gone.reason}",
                 task_name=entry.call.name,
                 pid=gone.pid,
+                used_bytes=gone.memory_used,
+                total_bytes=gone.memory_total,
+                processes=gone.memory_users,
                 retries_used=used,
                 max_retries=entry.call.max_retries,
             )
@@ -590,7 +595,7 @@ class Submitter:
         except ValueError:
             pass  # it still waits for its arguments
         self.fail(id, entry, TaskCancelledError(task_name=entry.call.name))
-        self._update_demand(cls)
+        self.push(cls)
 
     def cancel_children(self, prefix: bytes) -> None:
         """Cancel everything that the task with this prefix has submitted and that has not ended."""
