@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import numbers
 import os
 import tempfile
@@ -17,6 +18,7 @@ from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current
 from skate._worker.driver import LocalNode
+from skate._worker.execute import visible_gpus
 from skate._worker.interrupt import protect_from_interrupts
 from skate.exceptions import NotInitializedError
 
@@ -98,7 +100,7 @@ def init(
                 "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
                 "the runtime that is there."
             )
-        _check_init(address, num_cpus, num_gpus, object_store_memory, ignored)
+        _check_init(address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, ignored)
         if configure_logging:
             logger.setLevel(logging_level if isinstance(logging_level, int) else logging_level.upper())
         from skate._options import task_options
@@ -123,7 +125,7 @@ def init(
         _settings.clear()
         _settings.update(namespace=namespace or "", runtime_env=checked.runtime_env)
         env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
-        _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars)
+        _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace or "")
         runtime = _node.runtime
         runtime.settings = dict(_settings)
         current.set_runtime(runtime)
@@ -132,15 +134,27 @@ def init(
 
 
 def _check_init(
-    address: str | None, num_cpus: Any, num_gpus: Any, object_store_memory: Any, ignored: dict[str, Any]
+    address: str | None,
+    num_cpus: Any,
+    num_gpus: Any,
+    object_store_memory: Any,
+    namespace: Any,
+    memory_threshold: Any,
+    ignored: dict[str, Any],
 ) -> None:
     if address not in (None, "local"):
         raise ValueError(
             f"address={address!r}: this version runs on one machine; leave address out (or 'local') to start it here."
         )
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0):
+        if value is not None and not (_is_number(value) and 0 <= value < math.inf):
             raise ValueError(f"init({name}={value!r}): it may be a number, 0 or more.")
+    if num_gpus is not None and num_gpus != int(num_gpus):
+        raise ValueError(f"init(num_gpus={num_gpus!r}): it may be a whole number; tasks can ask for fractions.")
+    if namespace is not None and not isinstance(namespace, str):
+        raise TypeError(f"init(namespace={namespace!r}): it may be a string.")
+    if not (_is_number(memory_threshold) and 0 < memory_threshold <= 1):
+        raise ValueError(f"init(memory_threshold={memory_threshold!r}): it may be a number above 0, at most 1.")
     if object_store_memory is not None and (
         not isinstance(object_store_memory, numbers.Real) or object_store_memory < STORE_BYTES_LEAST
     ):
@@ -155,6 +169,10 @@ def _check_init(
             raise TypeError(f"init() has no argument {name!r}; see help(skate.init) for those that it has.")
     if ignored.get("local_mode"):
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _info() -> RuntimeInfo:
@@ -201,6 +219,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 
     Raises the error of the task if it failed; `timeout=0` looks without waiting.
     """
+    if timeout is not None:
+        _check_timeout("get", timeout)
     if isinstance(refs, ObjectRef):
         return current.get_runtime().get((refs,), timeout)[0]
     if isinstance(refs, ObjectRefGenerator):
@@ -211,6 +231,13 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"get() takes a list of references, and an element is {_what(ref)}.{_hint(ref)}")
     return current.get_runtime().get(refs, timeout)
+
+
+def _check_timeout(call: str, timeout: Any) -> None:
+    if not _is_number(timeout):
+        raise TypeError(f"{call}(timeout={timeout!r}): it may be None or a number of seconds, 0 or more.")
+    if not timeout >= 0:
+        raise ValueError(f"{call}(timeout={timeout!r}): it may be None or a number of seconds, 0 or more.")
 
 
 def _what(value: object) -> str:
@@ -264,8 +291,8 @@ def wait(
         raise ValueError(
             f"wait(num_returns={num_returns!r}): it may be from 1 to the number of references, {len(refs)}."
         )
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"wait(timeout={timeout!r}): it may be None or a number of seconds, 0 or more.")
+    if timeout is not None:
+        _check_timeout("wait", timeout)
     return current.get_runtime().wait(refs, num_returns, timeout)
 
 
@@ -340,8 +367,7 @@ def get_gpu_ids() -> list[int]:
     runtime = current.get_runtime()
     if runtime.executor is not None:
         return list(runtime.executor.gpu_ids)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return [int(number) for number in visible.split(",") if number.strip().isdigit()]
+    return visible_gpus()
 
 
 def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:

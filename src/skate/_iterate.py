@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from skate._core.task import Failure
 from skate._object_ref import ObjectRef
+from skate._serialize.failures import error_of, failure_of
+from skate._worker.current import get_runtime
 from skate.exceptions import GetTimeoutError
 
 if TYPE_CHECKING:
@@ -44,10 +48,20 @@ def as_completed(runtime: Runtime, refs: list[ObjectRef[T]], timeout: float | No
     return watch()
 
 
-def _run_chunk(function: Any, chunk: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
+def _run_chunk(function: Any, chunk: list[tuple[Any, ...]]) -> tuple[list[Any], float, bytes | None]:
+    """Values up to the first error, the time they took, and that error."""
+    values = []
     begin = time.perf_counter()
-    values = [function(*items) for items in chunk]
-    return values, time.perf_counter() - begin
+    error = None
+    try:
+        for items in chunk:
+            values.append(
+                function(*[get_runtime().get([x], None)[0] if isinstance(x, ObjectRef) else x for x in items])
+            )
+    except Exception as raised:  # noqa: BLE001 - it is raised where the map is consumed
+        name = getattr(function, "__qualname__", type(function).__name__)
+        error = failure_of(raised, function_name=name, pid=os.getpid()).payload
+    return values, time.perf_counter() - begin, error
 
 
 def parallel_map(
@@ -67,15 +81,16 @@ def parallel_map(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"map({name}={value!r}): it may be None or a whole number, 1 or more.")
 
-    def run_chunk(items: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
+    def run_chunk(items: list[tuple[Any, ...]]) -> tuple[list[Any], float, bytes | None]:
         return _run_chunk(plain, items)
 
     run_chunk.__qualname__ = run_chunk.__name__ = getattr(plain, "__qualname__", type(plain).__name__)
     task: RemoteFunction[Any, Any] = RemoteFunction(run_chunk, options)
+    iterators = [iter(iterable) for iterable in iterables]
     cpus = max(1, int(runtime.welcome.resources.get("CPU", 1)))
 
     def results() -> Iterator[Any]:
-        items = zip(*iterables)
+        items = zip(*iterators)
         size = chunk or 1
         flying: deque[tuple[int, ObjectRef[Any]]] = deque()
         in_flight = 0
@@ -94,12 +109,14 @@ def parallel_map(
             if not flying:
                 return
             count, ref = flying.popleft()
-            values, seconds = runtime.get([ref], None)[0]
+            values, seconds, error = runtime.get([ref], None)[0]
             del ref
             in_flight -= count
             if chunk is None:
                 # Towards CHUNK_S of work, but never more than doubling: the first items may not be typical.
                 size = max(1, min(CHUNK_MAX, 2 * size, int(CHUNK_S * count / max(seconds, 1e-7))))
             yield from values
+            if error is not None:
+                raise error_of(Failure(error))
 
     return results()

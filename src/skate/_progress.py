@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -55,9 +56,8 @@ def progress(refs: Iterable[ObjectRef[T]], *, description: str = "tasks") -> lis
 
 @contextmanager
 def _new_bar(total: int, description: str) -> Iterator[_Bar]:
-    try:
-        import rich.progress as rich
-    except ImportError:
+    rich = _import_rich()
+    if rich is None:
         bar = _PlainBar(total, description)
         yield bar
         bar.close()
@@ -69,9 +69,23 @@ def _new_bar(total: int, description: str) -> Iterator[_Bar]:
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
     ]
-    with rich.Progress(*columns) as display:
+    from rich.console import Console
+
+    with rich.Progress(*columns, console=Console(stderr=True)) as display:
         task = display.add_task(description, total=total)
         yield _RichBar(display, task)
+
+
+def _import_rich() -> Any:
+    """The module, if it is there and can draw here: in a notebook it needs ipywidgets."""
+    try:
+        import rich.console
+        import rich.progress
+    except ImportError:
+        return None
+    if rich.console.Console(stderr=True).is_jupyter and importlib.util.find_spec("ipywidgets") is None:
+        return None
+    return rich.progress
 
 
 class _RichBar:

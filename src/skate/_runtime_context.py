@@ -45,7 +45,7 @@ class RuntimeContext:
 
     @property
     def namespace(self) -> str:
-        return str(get_runtime().settings.get("namespace", ""))
+        return get_runtime().welcome.namespace
 
     @property
     def was_current_actor_reconstructed(self) -> bool:

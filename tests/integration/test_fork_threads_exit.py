@@ -377,6 +377,43 @@ def test_many_threads_wait_for_one_reference(runtime: ModuleType, tmp_path: Path
     assert results == ["here"] * 8
 
 
+def test_threads_that_call_a_new_function_at_once(runtime: ModuleType) -> None:
+    """The first call of a function sends it to the workers; several threads make the first call together."""
+
+    def use(function: Any, together: threading.Barrier) -> None:
+        try:
+            together.wait()
+            assert [runtime.get(function.remote(number)) for number in range(5)] == [1, 2, 3, 4, 5]
+        except BaseException as error:
+            failures.append(error)
+
+    failures: list[BaseException] = []
+    for _ in range(30):
+
+        @runtime.remote
+        def add_one(x: int) -> int:
+            return x + 1
+
+        together = threading.Barrier(4)
+        threads = [threading.Thread(target=use, args=(add_one, together)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def test_a_function_that_is_defined_again_and_again(runtime: ModuleType) -> None:
+    """The same text, so the same function to the workers; the earlier ones are garbage, at any moment."""
+    for number in range(500):
+
+        @runtime.remote
+        def add_one(x: int) -> int:
+            return x + 1
+
+        assert runtime.get([add_one.remote(number), add_one.remote(number)]) == [number + 1] * 2
+
+
 def test_threads_inside_a_task(runtime: ModuleType) -> None:
     @runtime.remote
     def add_one(x: int) -> int:

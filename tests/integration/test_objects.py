@@ -557,6 +557,18 @@ def test_many_objects_of_many_sizes_stay_right() -> None:
     wait_until_freed()
 
 
+def test_a_steady_stream_of_small_arena_objects() -> None:
+    """They are carved from pieces that the process has; housekeeping gives those back, at moments of its own."""
+    deadline = time.monotonic() + 3
+    number = 0
+    while time.monotonic() < deadline:
+        number += 1
+        assert skate.get(skate.put(big(number, 200_000)))[-1] == number
+        if number % 20 == 0:
+            time.sleep(0.005)  # a pause in which housekeeping gets its turn
+    wait_until_freed()
+
+
 def put_and_drop(total: int, size: int) -> None:
     for number in range(total // size):
         ref = skate.put(big(number, size))

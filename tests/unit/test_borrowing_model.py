@@ -162,7 +162,8 @@ class Process:
         if isinstance(message, m.PeerGone):
             self.peers.on_gone(message)
         else:
-            self.peers.on_connected(message, Wire(self.cluster, self.process_id, message.process_id))  # type: ignore[arg-type]
+            channel: Any = Wire(self.cluster, self.process_id, message.process_id)
+            self.peers.on_connected(message, channel)
         self.housekeeping()
 
     def on_message(self, peer: Peer, message: Any) -> None:

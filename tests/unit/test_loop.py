@@ -90,6 +90,17 @@ def is_locked(loop: Loop) -> bool:
     return not free[0]
 
 
+@pytest.fixture(autouse=True)
+def long_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping comes round only after everybody has lost patience, so it cannot cover up for a lost wake-up."""
+    monkeypatch.setattr(loop_module, "TICK_S", 100 * PATIENCE_S)
+
+
+@pytest.fixture
+def short_ticks(long_ticks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "TICK_S", 0.001)
+
+
 @pytest.fixture
 def host() -> Iterator[Host]:
     """With its I/O thread running."""
@@ -109,11 +120,6 @@ def lone_host() -> Iterator[Host]:
     made.loop.stop()
     for peer in made.peers:
         peer.close()
-
-
-@pytest.fixture
-def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "TICK_S", 0.001)
 
 
 class Waiting:
@@ -202,6 +208,18 @@ def test_several_channels_are_read_by_one_wait(lone_host: Host) -> None:
 def test_what_is_ready_needs_no_message_and_no_time(lone_host: Host) -> None:
     assert lone_host.loop.wait(lambda: True, deadline=0.0)
     assert lone_host.loop.wait(lambda: True)
+
+
+def test_what_became_ready_just_before_a_thread_reads_is_seen(lone_host: Host) -> None:
+    """As when the I/O thread handles the message between a thread's first look and its taking over."""
+    looks: list[bool] = []
+
+    def ready() -> bool:
+        looks.append(bool(looks))
+        return looks[-1]
+
+    assert Waiting(lone_host.loop, ready).ended()
+    assert looks == [False, True]
 
 
 def test_a_deadline_ends_a_wait(lone_host: Host) -> None:

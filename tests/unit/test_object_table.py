@@ -515,14 +515,15 @@ def test_a_request_whose_process_died_lets_the_others_have_its_hole() -> None:
     assert reply.process == C
 
 
-def test_an_object_that_need_not_leave_any_more_stays() -> None:
+def test_an_object_that_need_not_leave_any_more_stays_and_is_the_next_to_leave() -> None:
     bench = Bench()
-    bench.put(A, b"1", 10)
-    bench.allocate(B, 6)
+    bench.put(A, b"1", 5)
+    bench.put(A, b"2", 5)
+    bench.allocate(B, 4)
     bench.die(B)
     bench.end_io()
     assert bench.where(b"1") is Place.MEMORY
-    (reply,) = bench.allocate(C, 6)
+    (reply,) = bench.allocate(C, 4)
     assert isinstance(reply, ReplyAllocated), "its copy on disk is complete, so it leaves at once"
 
 
@@ -1000,11 +1001,14 @@ class LargeStoreModel(StoreModel):
     def __init__(self) -> None:
         super().__init__()
         self.search_max = object_room.SEARCH_MAX
+        self.search_pause_s = object_room.SEARCH_PAUSE_S
         object_room.SEARCH_MAX = 2
+        object_room.SEARCH_PAUSE_S = 0.1
 
     def teardown(self) -> None:
         super().teardown()
         object_room.SEARCH_MAX = self.search_max
+        object_room.SEARCH_PAUSE_S = self.search_pause_s
 
 
 # To shrink a history of 80 steps takes longer than a test may: a failing one is printed as it is.

@@ -15,12 +15,15 @@ REMEMBERED_MAX = 1000
 class Folder:
     """Decides what is shown. Time is an argument."""
 
-    def __init__(self) -> None:
+    def __init__(self, fold: bool = True) -> None:
+        self._fold = fold
         #: Line → (end of its window, repetitions not shown yet, how it was prefixed last).
         self._seen: dict[str, tuple[float, int, str]] = {}
 
     def add(self, prefix: str, text: str, now: float) -> str | None:
         """The line as it is to be shown now, if at all."""
+        if not self._fold:
+            return f"{prefix}{text}"
         seen = self._seen.get(text)
         if seen is not None and now < seen[0] and text.strip():
             self._seen[text] = (seen[0], seen[1] + 1, prefix)

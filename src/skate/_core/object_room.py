@@ -10,8 +10,8 @@ space, least recently used first, until there is a hole large enough; the object
 disk. If the SEARCH_MAX objects that were used longest ago are scattered so that they make no such hole, one is made
 from one of them and its neighbours, whenever those were used: among 100,000 scattered objects, going on in order took
 seconds. The hole belongs to the request from then on: its free parts are claimed at once, the rest as the objects
-leave. So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in the
-hole is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
+leave. So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in
+the hole is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
 
 Three rules keep everybody going:
 

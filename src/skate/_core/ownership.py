@@ -22,6 +22,7 @@ Idea:      one flat table and counts, no graph. A cycle of references through st
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Union
 
@@ -82,6 +83,9 @@ class ObjectTable:
         self._freed: list[tuple[bytes, Entry]] = []
         #: Owner's side: what each other process borrows from us, so that its death can be settled.
         self._borrowed_by: dict[bytes, set[bytes]] = {}
+        #: Waiters to be called, and whether somebody is calling them.
+        self._told: deque[tuple[Callable[[bytes, Any], None], bytes, Entry]] = deque()
+        self._telling = False
         #: Borrower's side: what we borrow from each other process.
         self._borrowed_from: dict[bytes, set[bytes]] = {}
 
@@ -138,10 +142,21 @@ class ObjectTable:
         if contained:
             entry.contained = contained
         waiters = entry.waiters
-        if waiters is not None:
-            entry.waiters = None
-            for waiter in waiters:
+        if waiters is None:
+            return
+        entry.waiters = None
+        # A waiter may resolve other objects (a chain of tasks that fail): those come after it, not inside it.
+        told = self._told
+        told.extend((waiter, id, entry) for waiter in waiters)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while told:
+                waiter, id, entry = told.popleft()
                 waiter(id, entry)
+        finally:
+            self._telling = False
 
     def when_resolved(self, entry: Entry, waiter: Callable[[bytes, Any], None]) -> None:
         if entry.waiters is None:
@@ -221,6 +236,11 @@ class ObjectTable:
             at += 1
         self._freed = []
         return freed
+
+    @property
+    def borrows(self) -> bool:
+        """Whether this process refers to objects of others."""
+        return bool(self._borrowed_from)
 
     # -- introspection ------------------------------------------------------------------------------------
 

@@ -331,7 +331,7 @@ class Scheduler:
                     reserved = demand
                 short.append(demand)
                 continue
-            if self.idle.get(demand.env):
+            if self._idle_for(demand) is not None:
                 allocation = free.take(demand.request)
                 commands.append(self._grant_one(demand, allocation, now))
                 turns.served(demand)
@@ -345,8 +345,16 @@ class Scheduler:
             turns.promised(demand)
         return short
 
+    def _idle_for(self, demand: Demand) -> Worker | None:
+        """The idle worker used last, but not the one that asks: a process has no channel to itself."""
+        for worker in reversed(self.idle.get(demand.env, ())):
+            if worker.id != demand.process:
+                return worker
+        return None
+
     def _grant_one(self, demand: Demand, allocation: Allocation, now: float) -> GrantLease:
-        worker = self.idle[demand.env][-1]
+        worker = self._idle_for(demand)
+        assert worker is not None
         self._not_idle(worker)
         worker.state = "leased"
         self.pool.take_exactly(allocation)

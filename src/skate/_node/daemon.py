@@ -47,6 +47,8 @@ from skate._wire.messages import AnyMessage, Line, Message
 if TYPE_CHECKING:
     from skate._node.main import NodeConfig
 
+#: How long a worker may take to stop when it is told to.
+STOP_TIMEOUT_S = 0.05
 #: How often memory is looked at while there are leases; and how long a kill is given to show in it.
 MEMORY_PERIOD_S = 0.25
 MEMORY_KILL_PAUSE_S = 1.0
@@ -119,6 +121,7 @@ class Daemon:
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
         self.pool.adopt_zygote(zygote_pid, zygote_sock)
         self._monitor: MemoryMonitor | None = None
+        self._namespace = ""
         self._memory_timer: Timer | None = None
         #: Workers killed for memory and not buried yet: what was in use of how much, and by whom.
         self._memory_kills: dict[bytes, tuple[int, int, list[tuple[str, int, int]]]] = {}
@@ -197,6 +200,8 @@ class Daemon:
             raise ValueError("hello was said before, or by the wrong kind of process")
         process.ready = True
         self.pids[process.id] = message.pid
+        if process.worker is None:
+            self._namespace = message.namespace
         if process.worker is not None:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:
@@ -209,6 +214,7 @@ class Daemon:
                 self.config.object_store_memory,
                 to_floats(self.total),
                 os.getpid(),
+                self._namespace,
             ),
             (self.store.fd,) if process.worker is None else (),
         )
@@ -274,8 +280,24 @@ class Daemon:
 
     def _on_kill_worker(self, process: Process, message: wire.KillWorker) -> None:
         worker = self.scheduler.workers.get(message.process_id)
-        if worker is not None and worker.lease is not None and worker.lease.owner == process.id:
+        if worker is None or worker.lease is None or worker.lease.owner != process.id:
+            return
+        if not message.running or self._stopped_in(message.process_id, message.running):
             self.pool.kill(message.process_id, message.reason)
+
+    def _stopped_in(self, process_id: bytes, running: bytes) -> bool:
+        """Whether that worker is in that task. If so it is stopped: it must not go on to the next before it is killed."""
+        pid, slot = self.pids[process_id], self.pool.workers[process_id].slot
+        if self.store.running_task(slot) != running:
+            return False
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not _is_stopped(pid) and time.monotonic() < deadline:
+            time.sleep(0.0001)
+        if self.store.running_task(slot) == running:
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
 
     def _on_retire(self, process: Process, message: wire.Retire) -> None:
         self.post(leases.WorkerRetired(process.id))
@@ -583,3 +605,11 @@ COMMANDS: dict[type, Any] = {
     leases.KillWorker: Daemon._do_kill_worker,
     leases.ReportInfeasible: Daemon._do_report_infeasible,
 }
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t", "Z", "X")
+    except OSError:
+        return True

@@ -13,6 +13,7 @@ Invariant: a worker is in `workers` from the order to fork it until its end was 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from typing import Protocol
 
 import msgspec
 
+from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import new_process_id
 from skate._core.lease_events import Env
 from skate._node import zygote
@@ -155,7 +157,7 @@ class WorkerPool:
             pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, *flags, "-c", program, str(theirs.fileno()), str(os.getpid()), self.setup.entry],
-                {**os.environ, **dict(env)},
+                {**os.environ, **dict(env), ENVIRONMENT_VARIABLE: json.dumps(dict(env))},
                 file_actions=[(os.POSIX_SPAWN_DUP2, stderr, 2)],
             )
         except BaseException:

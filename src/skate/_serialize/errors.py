@@ -256,7 +256,10 @@ def _blank(kind: type[BaseException], fields: Mapping[str, Any]) -> BaseExceptio
     for base in kind.__mro__:
         new = vars(base).get("__new__")
         if isinstance(new, types.BuiltinMethodType):  # The nearest class that is written in C: it lays out the memory.
-            return cast(BaseException, new(kind, *content))
+            try:
+                return cast(BaseException, new(kind, *content))
+            except TypeError:  # MemoryError's is not for its subclasses
+                continue
     raise TypeError(f"{kind} is not an exception class")  # Not reached: BaseException is one.
 
 

@@ -39,7 +39,7 @@ class StoreClient:
     def __init__(
         self, arena: mmap.mmap, arena_bytes: int, send: Callable[[Message], None], request: Request, process_id: bytes
     ) -> None:
-        self._arena = arena
+        self._arena: mmap.mmap | None = arena
         self._view = memoryview(arena)
         self._send = send
         self._request = request
@@ -94,10 +94,15 @@ class StoreClient:
 
     def return_chunk(self) -> None:
         """Give back what is left of the chunk, so that an idle process holds no memory."""
-        with self._lock:
+        # Called with the runtime's lock held, which a thread that waits for a chunk needs: never wait for it here.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self._chunk_end > self._chunk_at:
                 self._send(ReturnSpace(self._chunk_at, self._chunk_end - self._chunk_at))
                 self._chunk_at = self._chunk_end = 0
+        finally:
+            self._lock.release()
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -124,6 +129,7 @@ class StoreClient:
     def _lay_over(self, id: bytes, offset: int, size: int) -> memoryview:
         # A ctypes array type is made for each length: lengths are powers of two, so that there are few of them. The
         # mapping is longer than the arena, so that the end of the last object is no exception.
+        assert self._arena is not None
         buffer = (ctypes.c_char * view_bytes(size)).from_buffer(self._arena, offset)
         released = self._released
         self._buffers[id] = weakref.ref(buffer, lambda _: released.append(id))
@@ -148,7 +154,7 @@ class StoreClient:
     def close(self) -> None:
         """Let go of the arena. Arrays that user code still holds keep its mapping alive, and nothing else does."""
         self._view.release()
-        self._arena = mmap.mmap(-1, 1)
+        self._arena = None
 
     @property
     def pinned(self) -> int:

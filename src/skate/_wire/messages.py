@@ -50,6 +50,8 @@ class Hello(Message, tag=1):
     cwd: str = ""
     preload: list[str] = []
     log_to_driver: bool = True
+    #: What concerns the whole job, for its workers to know.
+    namespace: str = ""
 
 
 class Welcome(Message, tag=2):
@@ -61,6 +63,7 @@ class Welcome(Message, tag=2):
     arena_bytes: int
     resources: dict[str, float]
     daemon_pid: int
+    namespace: str = ""
 
 
 class Connect(Message, tag=3):
@@ -367,6 +370,8 @@ class Cancel(Message, tag=67):
 
     id: bytes
     recursive: bool
+    #: Only if it has not started: the daemon is asked to kill a running one.
+    queued_only: bool = False
 
 
 class Yielded(Message, tag=68):

@@ -23,7 +23,7 @@ EXIT_TIMEOUT_S = 0.5
 class LocalNode:
     """A node daemon that this driver started, and the runtime that is connected to it."""
 
-    def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str]) -> None:
+    def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str], namespace: str) -> None:
         ours, theirs = socket.socketpair()
         config.control_fd = theirs.fileno()
         self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
@@ -40,6 +40,7 @@ class LocalNode:
             cwd=os.getcwd(),
             preload=[name for name in PRELOAD if name in sys.modules],
             log_to_driver=log_to_driver,
+            namespace=namespace,
         )
         try:
             # The daemon boots on another core; what the first task needs is imported here meanwhile.

@@ -15,6 +15,7 @@ The id of the running task stands in this process's slot of the arena, where the
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import os
 import signal
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from skate._core.ids import return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
+from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._serialize.values import (
     INLINE_BYTES_MAX,
@@ -42,6 +44,7 @@ from skate._store.layout import SLOT_TASK_BYTES, slot_offset
 from skate._wire import messages as m
 from skate._worker.functions import LoadedFunctions
 from skate._worker.interrupt import again_later, may_interrupt
+from skate._worker.output import flush_output
 from skate._worker.peers import Peer
 from skate.exceptions import ObjectLostError, TaskInterrupt
 
@@ -50,8 +53,8 @@ if TYPE_CHECKING:
 
 #: Longest time that a finished result stays in the outbox.
 FLUSH_S = 0.001
-#: Task events kept for the timeline before they are sent to the daemon.
-EVENTS_MAX = 2000
+#: Task events kept for the timeline until they are sent to the daemon; beyond this the oldest are dropped.
+EVENTS_MAX = 20_000
 CANCEL_SIGNAL = signal.SIGUSR2
 
 
@@ -82,17 +85,20 @@ class Executor:
         self._closed_streams: set[bytes] = set()
         self._calls: dict[bytes, int] = {}
         self._retiring = False
-        self._events: deque[tuple[str, bytes, float, float]] = deque(maxlen=100_000)
+        self._events: deque[tuple[Task, float, float]] = deque(maxlen=EVENTS_MAX)
         self._events_flushed = time.monotonic()
         #: Wall clock minus performance counter: timeline stamps cost one clock read each.
         self._epoch = time.time() - time.perf_counter()
         self.resources: dict[str, float] = {}
         self.gpu_ids: list[int] = []
+        self._visible_gpus = visible_gpus()
         self.tasks_run = 0
+        #: A task ran since the last tick.
+        self._ran = False
         self.handlers: dict[type, Callable[[Peer, Any], None]] = {
             m.Tasks: self._on_tasks,
             m.Define: self._on_define,
-            m.Undefine: lambda _, message: self._functions.remove(message.fns),
+            m.Undefine: self._on_undefine,
             m.Recall: self._on_recall,
             m.Cancel: self._on_cancel,
             m.Consumed: self._on_consumed,
@@ -109,11 +115,21 @@ class Executor:
         self._queue.extend([(peer, task) for task in message.tasks])
 
     def _on_define(self, peer: Peer, message: m.Define) -> None:
-        self._functions.add(message)
+        if not self._functions.add(message, peer.process_id):
+            return
+        runtime = self._runtime
         for ref in message.refs:
-            if ref.owner != self._runtime.process_id:
-                # Held until the function is forgotten: it may be loaded at any time before.
-                self._runtime.borrowing.register([ref.id], ref.owner)
+            # Held until the function is forgotten: it may be loaded at any time before.
+            if ref.owner == runtime.process_id:
+                runtime.table.hold(ref.id)
+            else:
+                runtime.table.hold(ref.id, ref.owner)
+                runtime.borrowing.register([ref.id], ref.owner)
+
+    def _on_undefine(self, peer: Peer, message: m.Undefine) -> None:
+        for fn in message.fns:
+            refs = self._functions.remove(fn, peer.process_id)
+            self._runtime.table.unhold([ref.id for ref in refs])
 
     def _on_recall(self, peer: Peer, message: m.Recall) -> None:
         returned: list[bytes] = []
@@ -135,11 +151,13 @@ class Executor:
                 return
         current = self._current
         if current is not None and current.id == message.id:
-            self._cancel = message.id
             if message.recursive:
                 context = self._runtime.context
                 if context.prefix:
                     self._runtime.submitter.cancel_children(context.prefix)
+            if message.queued_only:
+                return
+            self._cancel = message.id
             signal.pthread_kill(self._thread, CANCEL_SIGNAL)
 
     def _cancelled_result(self, id: bytes) -> Result:
@@ -181,9 +199,10 @@ class Executor:
     def on_control(self, message: m.AnyMessage) -> None:
         if isinstance(message, m.LeaseStarted):
             self.resources = message.resources
-            if self.gpu_ids != message.gpu_ids or message.gpu_ids:
-                self.gpu_ids = message.gpu_ids
-                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(id) for id in message.gpu_ids)
+            if self.gpu_ids or message.gpu_ids:
+                # The node counts its GPUs from 0; the driver may have been given some of the machine's by number.
+                self.gpu_ids = [self._visible_gpus[i] if i < len(self._visible_gpus) else i for i in message.gpu_ids]
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(id) for id in self.gpu_ids)
         elif isinstance(message, m.CollectEvents):
             self._send_events(message.request)
         elif isinstance(message, m.Retire):
@@ -239,7 +258,7 @@ class Executor:
             end = perf_counter()
             self._current = None
             fn = task.fn
-            self._events.append((fn, task.id, begin, end))  # type: ignore[arg-type]
+            self._events.append((task, begin, end))
             with self._outbox_lock:
                 if result is not None:
                     if not self._outbox:
@@ -251,8 +270,9 @@ class Executor:
             if task.extra is not None:
                 self._after(task, task.extra)
         self._slot[:] = _NO_TASK
+        self._ran = True
         self.flush()
-        if len(self._events) >= EVENTS_MAX:
+        if len(self._events) >= EVENTS_MAX // 2:
             self._send_events(0)
 
     def _after(self, task: Task, extra: Extra) -> None:
@@ -305,11 +325,15 @@ class Executor:
             return self._failed(peer, task, error)
 
     def _failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
-        failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
+        with collecting_refs() as refs:
+            failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
+        # Frames hold what the task had; they are described in the failure.
         error.__traceback__ = None
-        extra = task.extra
-        kept = self._settle(peer, extra.refs, []) if extra is not None and extra.refs else []
-        return Result(task.id, failure, ResultExtra(kept=kept) if kept else None)
+        inside = [RefInfo(ref._id, ref._owner) for ref in refs]
+        arguments = task.extra.refs if task.extra is not None else []
+        kept = self._settle(peer, arguments, inside) if arguments or inside else []
+        extra = ResultExtra(kept=kept, contained=[inside] if inside else []) if kept or inside else None
+        return Result(task.id, failure, extra)
 
     def _task_name(self, task: Task) -> str:
         return (task.extra.name if task.extra is not None else "") or self._functions.name(task.fn)
@@ -517,17 +541,29 @@ class Executor:
         epoch = self._epoch
         while self._events:
             try:
-                fn, id, begin, end = self._events.popleft()
+                task, begin, end = self._events.popleft()
             except IndexError:
                 break
-            events.append((self._functions.name(fn), id, begin + epoch, end + epoch))  # type: ignore[arg-type]
+            events.append((self._task_name(task), task.id, begin + epoch, end + epoch))
         self._runtime.send(m.Events(request, events))
 
     def tick(self) -> bool:
         """Housekeeping; whether there is reason to come again."""
-        if self._events and self._current is None:
-            self._send_events(0)
+        flush_output()
+        if self._current is None:
+            if self._events:
+                self._send_events(0)
+            if self._ran and self._runtime.table.borrows:
+                # A task may have left references in cycles; nobody should have to wait for the collector's own pace.
+                gc.collect()
+            self._ran = False
         return self._current is not None or bool(self._queue)
+
+
+def visible_gpus() -> list[int]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names by number."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [int(number) for number in named.split(",") if number.strip().isdigit()]
 
 
 _NO_TASK = bytes(SLOT_TASK_BYTES)

@@ -64,21 +64,30 @@ class LoadedFunctions:
     def __init__(self) -> None:
         self._definitions: dict[bytes, Define] = {}
         self._loaded: dict[bytes, Callable[..., Any]] = {}
+        #: Who defined it: two owners may send the same function.
+        self._owners: dict[bytes, set[bytes]] = {}
 
-    def add(self, define: Define) -> None:
-        self._definitions.setdefault(define.fn, define)
+    def add(self, define: Define, owner: bytes) -> bool:
+        """Whether it was new."""
+        owners = self._owners.setdefault(define.fn, set())
+        owners.add(owner)
+        return self._definitions.setdefault(define.fn, define) is define
 
-    def remove(self, fns: list[bytes]) -> None:
-        for fn in fns:
-            self._definitions.pop(fn, None)
-            self._loaded.pop(fn, None)
+    def remove(self, fn: bytes, owner: bytes) -> list[RefInfo]:
+        """One owner does not need it any more; the references that it captured, if it is forgotten."""
+        owners = self._owners.get(fn)
+        if owners is None:
+            return []
+        owners.discard(owner)
+        if owners:
+            return []
+        del self._owners[fn]
+        self._loaded.pop(fn, None)
+        return self._definitions.pop(fn).refs
 
     def name(self, fn: bytes) -> str:
         definition = self._definitions.get(fn)
         return definition.name if definition is not None else fn.hex()[:8]
-
-    def refs(self, fn: bytes) -> list[RefInfo]:
-        return self._definitions[fn].refs
 
     def loaded(self, fn: bytes) -> Callable[..., Any] | None:
         return self._loaded.get(fn)

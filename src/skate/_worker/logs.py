@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -15,7 +16,8 @@ class LogPrinter:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._folders = {False: Folder(), True: Folder()}
+        fold = os.environ.get("SKATE_DEDUP_LOGS", "1") != "0"
+        self._folders = {False: Folder(fold), True: Folder(fold)}
         self._timer = False
 
     def print_lines(self, lines: list[Line]) -> None:

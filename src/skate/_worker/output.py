@@ -32,6 +32,18 @@ class TaggedStream(io.TextIOWrapper):
             self._at_line_start = text.endswith("\n")
         return super().write(text)
 
+    def flush_partial(self) -> None:
+        """Send on what has no end of line yet."""
+        if not self._at_line_start:
+            self.flush()
+
+
+def flush_output() -> None:
+    """Show partial lines of this process: nobody should wait for the end of a line that may never come."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TaggedStream):
+            stream.flush_partial()
+
 
 def tag_output(task_name: Callable[[], str]) -> None:
     """Replace this process's stdout and stderr."""

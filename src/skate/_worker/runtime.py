@@ -17,14 +17,17 @@ and deserialising user values happens outside it.
 from __future__ import annotations
 
 import itertools
+import json
 import mmap
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import FIRST_RETURN, PUT_INDEX
 from skate._core.ownership import Entry, ObjectTable
 from skate._core.task import Failure, Task
@@ -82,6 +85,7 @@ class Runtime:
         self._arena_fd = arena_fd
         self._welcomed = False
         self._retired_functions = Retired()
+        self._functions: weakref.WeakValueDictionary[bytes, Function] = weakref.WeakValueDictionary()
         self._arguments = Arguments(self)
         self._requests = itertools.count(1)
         self._replies: dict[int, Any] = {}
@@ -95,6 +99,8 @@ class Runtime:
         self._pool: Any = None
         #: What `init` was told that concerns the whole job.
         self.settings: dict[str, Any] = {}
+        #: Variables that the tasks of this process are given, because it was started with them.
+        self._inherited_env: dict[str, str] = json.loads(os.environ.get(ENVIRONMENT_VARIABLE, "{}"))
         self._handlers: dict[type, Callable[[Peer, Any], None]] = {
             m.Results: self.submitter.on_results,
             m.Returned: self.submitter.on_returned,
@@ -371,15 +377,19 @@ class Runtime:
 
     def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
         runtime_env = options.runtime_env or {}
-        env = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
+        given = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
+        env = {**self._inherited_env, **given}
         with self.lock:
             cls = self.submitter.scheduling_class(options.resources_needed(), env, retriable=options.max_retries != 0)
         return Call(self, function, cls, options, generator=generator)
 
     def export(self, function: Callable[..., Any], name: str) -> Function:
         exported = export_function(function, name)
-        self._retired_functions.watch(exported)
-        return exported
+        # One record for one function: workers forget it when its last record is gone.
+        known = self._functions.setdefault(exported.id, exported)
+        if known is exported:
+            self._retired_functions.watch(exported)
+        return known
 
     def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""
@@ -469,7 +479,15 @@ class Runtime:
 
         if not self.block_until(ready, timeout):
             missing = sum(1 for ref in refs if entries[ref._id].value is None)
-            raise GetTimeoutError(timeout_s=timeout, pending=missing, total=count)
+            raise GetTimeoutError(timeout_s=timeout, pending=missing, total=count, reasons=self._reasons(refs))
+
+    def _reasons(self, refs: Sequence[ObjectRef[Any]]) -> list[str]:
+        """What the first few of those that are pending wait for."""
+        from skate._worker.why import explain_locally
+
+        with self.lock:
+            pending = [ref for ref in refs if (entry := self.table.entries.get(ref._id)) and entry.value is None]
+            return [explain_locally(self, ref._id) for ref in pending[:3]]
 
     def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
         """Ask the owners of borrowed objects for their values."""

@@ -400,7 +400,9 @@ class Submitter:
             if self._may_retry(entry, result.value):
                 self._retry(id, entry)
                 return
-            self._settle_values(id, entry, [result.value] * max(1, entry.call.num_returns), [])
+            count = max(1, entry.call.num_returns)
+            inside = extra.contained[0] if extra is not None and extra.contained else []
+            self._settle_values(id, entry, [result.value] * count, [inside])
             return
         contained = extra.contained if extra is not None else []
         values = [result.value, *(extra.more if extra is not None else ())]
@@ -586,7 +588,7 @@ class Submitter:
         cls = entry.call.cls
         lease = next((lease for lease in cls.leases if id in lease.inflight), None)
         if lease is not None:
-            lease.peer.send(Cancel(id, recursive))
+            lease.peer.send(Cancel(id, recursive, queued_only=force))
             if force:
                 self._runtime.send(KillWorker(lease.peer.process_id, "cancelled", id))
             return
