@@ -73,6 +73,7 @@ def init(
     memory_threshold: float = 0.95,
     infeasible_grace_s: float = 10.0,
     idle_worker_s: float = 5.0,
+    store_full_grace_s: float = 10.0,
     _memory: int | None = None,
     _temp_dir: str | None = None,
     _system_config: dict[str, Any] | None = None,
@@ -85,10 +86,11 @@ def init(
         ...     skate.get(f.remote())
 
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine.
-    object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as needed.
-    spill_directory: where objects go that do not fit; by default the directory for temporary files.
+    object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
+    needed. spill_directory: where objects go that do not fit; by default the directory for temporary files.
     log_to_driver: whether what tasks print appears here.
     memory_threshold: part of the machine's memory above which the newest task is ended; 1 switches that off.
+    store_full_grace_s: how long an object waits for room in a full store before that is an error.
     infeasible_grace_s: how long a task that asks for more than there is may wait before that is an error.
     """
     global _node
@@ -121,6 +123,7 @@ def init(
             memory_threshold=memory_threshold,
             infeasible_grace_s=infeasible_grace_s,
             idle_worker_s=idle_worker_s,
+            store_full_grace_s=store_full_grace_s,
         )
         _settings.clear()
         _settings.update(namespace=namespace or "", runtime_env=checked.runtime_env)
@@ -159,7 +162,8 @@ def _check_init(
         not isinstance(object_store_memory, numbers.Real) or object_store_memory < STORE_BYTES_LEAST
     ):
         raise ValueError(
-            f"init(object_store_memory={object_store_memory!r}): it may be a number of bytes, at least {STORE_BYTES_LEAST}."
+            f"init(object_store_memory={object_store_memory!r}): it may be a number of bytes, "
+            f"at least {STORE_BYTES_LEAST}."
         )
     known = {
         "dashboard_host", "dashboard_port", "job_config", "labels", "local_mode", "logging_config", "allow_multiple",
@@ -196,7 +200,12 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
         node.close()
 
 
-atexit.register(shutdown)
+def _at_exit() -> None:
+    shutdown()
+    current.set_exiting()
+
+
+atexit.register(_at_exit)
 current.set_initializer(lambda: (init(), None)[1])
 
 
@@ -329,8 +338,8 @@ def map(
 def cancel(ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
     """Stop a task. If it waits, it never starts; if it runs, TaskInterrupt (a KeyboardInterrupt) is raised inside it.
 
-    force: kill its worker instead. recursive: cancel the tasks that it started, too. `get` then raises TaskCancelledError.
-    A task that has ended is left alone.
+    force: kill its worker instead. recursive: cancel the tasks that it started, too. `get` then raises
+    TaskCancelledError. A task that has ended is left alone.
     """
     if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
         raise TypeError(f"cancel() takes a reference, not {_what(ref)}.")

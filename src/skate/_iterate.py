@@ -55,9 +55,8 @@ def _run_chunk(function: Any, chunk: list[tuple[Any, ...]]) -> tuple[list[Any], 
     error = None
     try:
         for items in chunk:
-            values.append(
-                function(*[get_runtime().get([x], None)[0] if isinstance(x, ObjectRef) else x for x in items])
-            )
+            arguments = [get_runtime().get([item], None)[0] if isinstance(item, ObjectRef) else item for item in items]
+            values.append(function(*arguments))
     except Exception as raised:  # noqa: BLE001 - it is raised where the map is consumed
         name = getattr(function, "__qualname__", type(function).__name__)
         error = failure_of(raised, function_name=name, pid=os.getpid()).payload

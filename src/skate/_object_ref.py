@@ -3,8 +3,8 @@
 A reference is a frozen msgspec struct rather than a plain class: making and dropping one costs half as much, and the
 cyclic collector does not have to visit a million of them.
 
-Its finalizer only appends to a deque that the runtime's loop drains: a finalizer may run in any thread, in the middle of
-anything, with any lock held.
+Its finalizer only appends to a deque that the runtime's loop drains: a finalizer may run in any thread, in the middle
+of anything, with any lock held.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Sinks(threading.local):
 _sinks = _Sinks()
 
 
-class collecting_refs:
+class collecting_refs:  # noqa: N801 - reads as a verb: `with collecting_refs() as refs`
     """Notes every reference that is pickled in this thread inside the block."""
 
     __slots__ = ("_outer", "refs")

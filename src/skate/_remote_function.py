@@ -95,16 +95,16 @@ class RemoteFunction(Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
             f"{self._name} is a remote function and cannot be called directly.\n"
-            f"  next: {self._name}.remote(...) runs it as a task and returns a reference; skate.get(reference) gives the "
-            f"value. To run it here and now, call the function itself: {self._name}._function(...)."
+            f"  next: {self._name}.remote(...) runs it as a task and returns a reference; skate.get(reference) gives "
+            f"the value. To run it here and now, call the function itself: {self._name}._function(...)."
         )
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
         raise TypeError(
-            f"{self._name} is a remote function stored on a class: call it as {type(instance).__name__}.{self._name.rpartition('.')[2]}.remote(...) "
-            "with every argument, or make the class an actor."
+            f"{self._name} is a remote function stored on a class: call it on the class, with every argument: "
+            f"{type(instance).__name__}.{self._name.rpartition('.')[2]}.remote(...)."
         )
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ STORE_BYTES = 64 * MB
 
 @pytest.fixture(autouse=True)
 def store() -> Iterator[None]:
-    skate.init(num_cpus=2, object_store_memory=STORE_BYTES)
+    skate.init(num_cpus=2, object_store_memory=STORE_BYTES, store_full_grace_s=1.0)
     yield
     skate.shutdown()
 

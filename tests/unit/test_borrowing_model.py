@@ -613,21 +613,6 @@ def test_a_borrower_that_was_named_by_another_is_missed_when_it_dies() -> None:
     assert cluster.left() == {}
 
 
-def test_a_borrower_named_by_an_executor_that_died_before_its_result_left_is_not_waited_for() -> None:
-    """A tells C that B borrows x, and dies before it can send x to B."""
-    cluster = cluster_of(A, B, C)
-    x = hand_over(cluster, C, A)
-    cluster[B].submit(A)
-    cluster.deliver_all()
-    cluster[A].start_task()
-    cluster[A].return_from_task(returned=[x])
-    cluster.deliver_all((A, C))
-    cluster.kill(A)
-    cluster.deliver_all()
-    assert x not in cluster[C].table.entries
-    assert_all_freed(cluster)
-
-
 def test_a_value_is_not_sent_to_the_dead() -> None:
     """B waits for the value of A's task and dies. The value comes later, with x inside: B must not borrow that."""
     cluster = cluster_of(A, B, C)

@@ -15,6 +15,7 @@ from skate._core.object_records import (
     ReplyAllocated,
     ReplyFull,
     ReplyPinned,
+    StartReserve,
     StartRestore,
     StartSpill,
 )
@@ -34,14 +35,24 @@ class Bench:
         )
         self.now = 100.0
         self.requests = 0
+        #: What would lie beyond this in the spill file cannot be written.
+        self.disk_limit = 2**62
         #: Commands that were not looked at yet.
         self.commands: list[Command] = []
 
     def do(self, commands: object) -> list[Command]:
         assert isinstance(commands, (list, tuple))
         self.table.validate()
-        self.commands.extend(commands)
-        return list(commands)
+        seen: list[Command] = []
+        for command in commands:
+            if isinstance(command, StartReserve):
+                error = "disk full" if command.disk + command.size > self.disk_limit else ""
+                seen.extend(self.table.reserve_ended(command.job, error, self.now))
+                self.table.validate()
+            else:
+                seen.append(command)
+        self.commands.extend(seen)
+        return seen
 
     def allocate(self, process: bytes, units: int, chunk: bool = False) -> list[Command]:
         self.requests += 1
@@ -77,6 +88,14 @@ class Bench:
         spilling = self.table.room.jobs[job][0].place is Place.SPILLING
         end = self.table.spill_ended if spilling else self.table.restore_ended
         return self.do(end(job, error, self.now))
+
+    def all_io_ends(self, commands: list[Command]) -> list[Command]:
+        """End all jobs, as the disk's limit wants it; all that was said since."""
+        while self.table.room.jobs:
+            obj, disk = self.table.room.jobs[min(self.table.room.jobs)]
+            full = obj.place is Place.SPILLING and disk + obj.size > self.disk_limit
+            commands = commands + self.end_io("disk full" if full else "")
+        return commands
 
     def where(self, object_id: bytes) -> Place:
         return self.table.objects[object_id].place
@@ -206,7 +225,7 @@ def test_a_restored_object_leaves_again_without_being_written() -> None:
     bench.unpin(B, b"1")
     bench.pin(B, b"2")
     assert bench.allocate(A, 6) == [ReplyAllocated(A, bench.requests, HEAD, 6 * UNIT)]
-    assert bench.free(A, b"1") == [Discard(0, 6 * UNIT)]
+    assert [type(command) for command in bench.free(A, b"1")] == [Discard, Discard], "the copy and the spare"
     assert bench.table.statistics()["disk_bytes"] == 0
 
 
@@ -231,9 +250,9 @@ def test_an_object_freed_while_it_leaves_makes_room_when_the_disk_is_done_with_i
     bench.put(A, b"1", 10)
     bench.allocate(C, 5)
     assert bench.free(A, b"1") == []
-    reply, discard = bench.end_io()
+    reply, *discards = bench.end_io()
     assert isinstance(reply, ReplyAllocated)
-    assert isinstance(discard, Discard)
+    assert [type(discard) for discard in discards] == [Discard, Discard], "the copy and the spare"
     assert bench.table.statistics()["objects"] == 0
 
 
@@ -247,8 +266,7 @@ def test_an_object_freed_while_it_comes_back_is_answered_as_gone() -> None:
     bench.pin(B, b"1", b"2")
     (reply,) = bench.free(A, b"1")
     assert reply == ReplyPinned(B, bench.requests, [(-1, 0), (HEAD + 6 * UNIT, 4 * UNIT)])
-    (discard,) = bench.end_io()
-    assert isinstance(discard, Discard)
+    assert [type(command) for command in bench.end_io()] == [Discard, Discard], "the copy and the spare"
     assert bench.table.statistics()["available_bytes"] == 6 * UNIT
 
 
@@ -606,7 +624,7 @@ def test_an_object_wanted_by_an_older_pin_takes_its_place_in_the_queue(monkeypat
     while bench.table.room.jobs:
         bench.end_io()
     bench.commands.clear()
-    bench.do(bench.table.return_space(A, HEAD, UNIT, bench.now))
+    bench.do(bench.table.return_space(A, HEAD + 5 * UNIT, 2 * UNIT, bench.now))
     while bench.table.room.jobs:
         bench.end_io()
     answered = [command for command in bench.commands if isinstance(command, (ReplyPinned, ReplyAllocated))]
@@ -618,17 +636,46 @@ def test_objects_that_left_for_an_older_request_come_back_for_a_waiting_pin() ->
     bench = spilled(b"1", b"2")
     bench.put(A, b"held", 5)
     bench.pin(A, b"held")
-    bench.allocate(B, 4)
+    bench.allocate(B, 6)
     bench.pin(C, b"1", b"2")
-    first = next(iter(bench.table.room.jobs))
-    bench.do(bench.table.restore_ended(first, "", bench.now))
+    of_c = bench.requests
+    restore_1, restore_2 = bench.table.room.jobs
+    bench.do(bench.table.restore_ended(restore_1, "", bench.now))
     bench.free(A, b"held")
-    bench.unpin(A, b"held")
-    while bench.table.room.jobs:
-        bench.end_io()
-    kinds = [type(command) for command in bench.commands if isinstance(command, (ReplyPinned, ReplyAllocated))]
-    assert kinds[-2:] in ([ReplyAllocated, ReplyPinned], [ReplyPinned, ReplyAllocated])
-    assert bench.table.statistics()["waiting_for_room"] == 0
+    (reply,) = bench.unpin(A, b"held")
+    assert reply == ReplyAllocated(B, of_c - 1, HEAD, 6 * UNIT)
+    assert bench.where(b"1") is Place.DISK
+    bench.do(bench.table.restore_ended(restore_2, "", bench.now))
+    assert not bench.table.room.jobs, "there is no room for 1"
+    bench.do(bench.table.return_space(B, HEAD, 6 * UNIT, bench.now))
+    (reply,) = bench.end_io()
+    assert isinstance(reply, ReplyPinned)
+    assert reply.request == of_c
+
+
+def test_when_memory_and_disk_are_full_objects_on_disk_can_still_be_read() -> None:
+    """One after the other they change places with what is in memory, through the spare part of the spill file."""
+    bench = Bench()
+    bench.disk_limit = 3 * object_room.DISK_ALIGNMENT
+    names = []
+    while not any(isinstance(command, ReplyFull) for command in bench.commands):
+        commands = bench.all_io_ends(bench.allocate(A, 2))
+        while bench.table.room.queue:
+            deadline = bench.table.next_deadline()
+            assert deadline is not None
+            commands = bench.all_io_ends(bench.tick(deadline - bench.now))
+        for command in commands:
+            if isinstance(command, ReplyAllocated):
+                names.append(b"%d" % len(names))
+                bench.do(bench.table.seal(A, names[-1], A, command.offset, 2 * UNIT, bench.now))
+    assert len(names) == 7, "five fit into memory, two to disk, and one place on disk is spare"
+    bench.allocate(A, 2)
+    for name in [*names, *reversed(names)]:
+        answers = bench.all_io_ends(bench.pin(B, name))
+        assert [command.request for command in answers if isinstance(command, ReplyPinned)] == [bench.requests]
+        bench.unpin(B, name)
+    bench.free(A, *names)
+    assert bench.table.statistics()["disk_bytes"] == 0
 
 
 def test_objects_freed_together_are_gone_together() -> None:
@@ -707,7 +754,7 @@ class StoreModel(RuleBasedStateMachine):
         self.early: dict[bytes, bytes] = {}
         self.freed: set[bytes] = set()
         #: I/O in order.
-        self.io: list[StartSpill | StartRestore | Discard] = []
+        self.io: list[StartSpill | StartRestore | StartReserve | Discard] = []
         self.ticked = False
 
     # -- what the table says ------------------------------------------------------------------------------------------
@@ -896,6 +943,8 @@ class StoreModel(RuleBasedStateMachine):
         if isinstance(job, Discard):
             for unit in units:
                 self.disk.pop(job.disk + unit * UNIT, None)
+        elif isinstance(job, StartReserve):
+            self.carry_out(self.table.reserve_ended(job.job, "disk full" if fails else "", self.now))
         elif isinstance(job, StartSpill):
             if not fails:
                 for unit in units:

@@ -1,7 +1,7 @@
 """Repeated lines are shown once, with a count.
 
-The first of its kind is shown at once. Further ones within WINDOW_S are only counted, and the count is shown when the window
-ends; so a thousand workers that warn about the same thing take two lines, and nothing is ever held back that
+The first of its kind is shown at once. Further ones within WINDOW_S are only counted, and the count is shown when the
+window ends; so a thousand workers that warn about the same thing take two lines, and nothing is ever held back that
 has not been seen before.
 """
 

@@ -101,6 +101,8 @@ def _validate_space(table: ObjectTable) -> None:
             uses.append((obj.offset, obj.offset + room.arena.round_up(obj.size)))
         if obj.disk >= 0 or obj.place is SPILLING:
             on_disk += room.disk.round_up(obj.size)
+    on_disk += room.spare_bytes + (room.reserving[2] if room.reserving is not None else 0)
+    assert not room.spare_bytes or room.disk.used > room.spare_bytes, "space is set aside for nothing"
     uses.sort()
     assert all(end == start for (_, end), (start, _) in pairwise(uses)), "bytes are used twice, or lost"
     assert sum(end - start for start, end in uses) == room.arena.capacity

@@ -67,6 +67,14 @@ class StartRestore(NamedTuple):
     offset: int
 
 
+class StartReserve(NamedTuple):
+    """Make sure that `size` bytes at `disk` of the spill file can be written later; then call `reserve_ended`."""
+
+    job: int
+    disk: int
+    size: int
+
+
 class Discard(NamedTuple):
     """That part of the spill file is not needed any more. To be done before any later command touches it."""
 
@@ -74,7 +82,7 @@ class Discard(NamedTuple):
     size: int
 
 
-Command = ReplyAllocated | ReplyPinned | ReplyFull | StartSpill | StartRestore | Discard
+Command = ReplyAllocated | ReplyPinned | ReplyFull | StartSpill | StartRestore | StartReserve | Discard
 
 
 # -- records ----------------------------------------------------------------------------------------------------------

@@ -13,13 +13,16 @@ seconds. The hole belongs to the request from then on: its free parts are claime
 leave. So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in
 the hole is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
 
-Three rules keep everybody going:
+Four rules keep everybody going:
 
 - A request that cannot be helped now (too much is pinned) lets others pass, because they may be what it waits for: but
   only OVERTAKES_MAX times, then everybody waits behind it.
 - An object that has arrived for a waiting pin may be sent away again only in favour of an older request. So two pins
   that do not fit at the same time never hold one half each for ever: the older one gets all it wants.
 - A request is refused after `full_grace_s` without any I/O going on: nothing that is under way can help it then.
+- When memory and disk are both full, objects on disk could not come back, because nothing could leave for them. So a
+  part of the spill file as large as the largest object in it is set aside: the spare. Only for an object that is to be
+  restored are others written there; then the place that the restored one had on disk is the new spare.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from skate._core.object_records import (
     Discard,
     ReplyAllocated,
     Room,
+    StartReserve,
     StartRestore,
     StartSpill,
     StoredObject,
@@ -91,6 +95,11 @@ class RoomMaker:
         #: What the disk said last, "" if it took what we gave it; and when to try it again, 0 if any time.
         self.disk_error = ""
         self.disk_retry_at = 0.0
+        #: The part of the spill file that is set aside; no bytes if there is none. Only while something else is in the
+        #: file. A larger one is on its way if `reserving` is not None: (job, where, bytes).
+        self.spare_at = 0
+        self.spare_bytes = 0
+        self.reserving: tuple[int, int, int] | None = None
         #: What the caller has to do. Taken away after each event.
         self.commands: list[Command] = []
         self._full_grace_s = full_grace_s
@@ -172,8 +181,9 @@ class RoomMaker:
                 return
             if self._serve(room):
                 self._leave_queue(room)
-            # If no hole was found for an older request, none will be for a younger one of at least the same size.
-            elif room.size >= too_large or not self._make_hole(room, now):
+            # If no hole was found for an older request, none will be for a younger one of at least the same size, unless
+            # that may do what the older one may not: use the spare part of the spill file.
+            elif (room.size >= too_large and room.object is None) or not self._make_hole(room, now):
                 too_large = min(too_large, room.size)
                 blocked = blocked or room
                 continue
@@ -223,23 +233,31 @@ class RoomMaker:
         could_leave_bytes = self.evictable_bytes + sum(obj.size for obj in leaving_for_nobody)
         if self.arena.available + could_leave_bytes + ARENA_ALIGNMENT * count < room.size:
             return False
-        disk_refuses = self.disk_retry_at > now
+        # What can be written now: anything, nothing or, in favour of an object that is to be restored, what fits into
+        # the spare part of the spill file.
+        limits = [DISK_BYTES_MAX]
+        if self.disk_retry_at > now:
+            limits = [0, self.spare_bytes] if room.object is not None and self.spare_bytes else [0]
+        for limit in limits:
 
-        def may_leave(obj: StoredObject) -> bool:
-            if disk_refuses and obj.place is MEMORY and obj.disk < 0:
-                return False
-            return not any(wait.sequence <= room.sequence for wait in obj.wanted_by)
+            def may_leave(obj: StoredObject, limit: int = limit) -> bool:
+                if self._bytes_to_write(obj) > limit:
+                    return False
+                return not any(wait.sequence <= room.sequence for wait in obj.wanted_by)
 
-        oldest = islice(chain(leaving_for_nobody, self.evictable), SEARCH_MAX)
-        hole = self._hole_of(filter(may_leave, oldest), room.size)
-        if hole is None and count > SEARCH_MAX:
-            hole = self._hole_of_neighbours(may_leave, room.size)
-            if hole is None:
-                room.search_after = now + SEARCH_PAUSE_S * count
-        if hole is None:
-            return False
-        self._send_away(room, *hole)
-        return True
+            oldest = islice(chain(leaving_for_nobody, self.evictable), SEARCH_MAX)
+            hole = self._hole_of(filter(may_leave, oldest), room.size)
+            if hole is None and count > SEARCH_MAX:
+                hole = self._hole_of_neighbours(may_leave, room.size)
+            if hole is not None and self._send_away(room, *hole, limit):
+                return True
+        if count > SEARCH_MAX:
+            room.search_after = now + SEARCH_PAUSE_S * count
+        return False
+
+    def _bytes_to_write(self, obj: StoredObject) -> int:
+        """How much must be written to disk before it can leave: nothing if it is there, or on its way there."""
+        return self.disk.round_up(obj.size) if obj.place is MEMORY and obj.disk < 0 else 0
 
     def _hole_of(self, objects: Iterable[StoredObject], size: int) -> Hole | None:
         """Take objects in this order until some of them, with the free space between them, make up `size`."""
@@ -286,14 +304,23 @@ class RoomMaker:
             seen.update(found)
         return None
 
-    def _send_away(self, room: Room, candidates: list[StoredObject], start: int, end: int) -> None:
-        """Make a hole of the right size at one end of [start, end): at the end where fewer bytes have to leave."""
+    def _send_away(self, room: Room, candidates: list[StoredObject], start: int, end: int, limit: int) -> bool:
+        """Make a hole of the right size at one end of [start, end), at the end where fewer bytes have to leave; unless
+        more than `limit` bytes would have to be written."""
         at_start = [obj for obj in candidates if obj.offset < start + room.size]
         at_end = [obj for obj in candidates if obj.offset + self.arena.round_up(obj.size) > end - room.size]
-        if sum(obj.size for obj in at_start) <= sum(obj.size for obj in at_end):
-            room.start, room.end, victims = start, start + room.size, at_start
+        end_is_better = sum(obj.size for obj in at_end) < sum(obj.size for obj in at_start)
+        victims = at_end if end_is_better else at_start
+        to_write = [self._bytes_to_write(obj) for obj in victims]
+        if sum(to_write) > limit:
+            return False
+        if limit < DISK_BYTES_MAX:
+            if any(to_write):
+                self._use_spare()
         else:
-            room.start, room.end, victims = end - room.size, end, at_end
+            self._set_spare_aside(max(to_write, default=0))
+        room.start = end - room.size if end_is_better else start
+        room.end = room.start + room.size
         for free_start, free_end in self.arena.free_ranges.within(room.start, room.end):
             self.arena.claim(free_start, free_end - free_start)
             room.claimed.append((free_start, free_end))
@@ -312,6 +339,7 @@ class RoomMaker:
                 assert disk is not None, f"the spill file cannot grow beyond {DISK_BYTES_MAX} bytes"
                 obj.place = SPILLING
                 self.commands.append(StartSpill(self._start_job(obj, disk), obj.offset, obj.size, disk))
+        return True
 
     def abandon_hole(self, room: Room | None) -> None:
         """The hole will not come about: what was claimed is free again, and what is leaving leaves for nobody."""
@@ -364,10 +392,45 @@ class RoomMaker:
 
     def discard(self, disk: int, size: int) -> None:
         """Nobody needs that copy on disk any more."""
-        self.disk.free(disk, size)
-        self.commands.append(Discard(disk, size))
+        self._release(disk, size)
+        self._forget_lonely_spare()
         self.disk_retry_at = 0.0
         self.changed = True
+
+    def _release(self, disk: int, size: int) -> None:
+        self.disk.free(disk, size)
+        self.commands.append(Discard(disk, size))
+
+    def _set_spare_aside(self, size: int) -> None:
+        if size > self.spare_bytes and self.reserving is None:
+            disk = self.disk.allocate(size)
+            assert disk is not None, f"the spill file cannot grow beyond {DISK_BYTES_MAX} bytes"
+            self._last_job += 1
+            self.reserving = self._last_job, disk, size
+            self.commands.append(StartReserve(self._last_job, disk, size))
+
+    def reserve_ended(self, error: str) -> None:
+        """The larger spare is set aside, or cannot be: then the one that there is will have to do."""
+        assert self.reserving is not None
+        _, disk, size = self.reserving
+        self.reserving = None
+        if error:
+            self._release(disk, size)
+        else:
+            if self.spare_bytes:
+                self._release(self.spare_at, self.spare_bytes)
+            self.spare_at, self.spare_bytes = disk, size
+        self._forget_lonely_spare()
+
+    def _use_spare(self) -> None:
+        """Let the next objects be written there. It is not discarded: the point is that the disk has set it aside."""
+        self.disk.free(self.spare_at, self.spare_bytes)
+        self.spare_bytes = 0
+
+    def _forget_lonely_spare(self) -> None:
+        if self.spare_bytes and self.disk.used == self.spare_bytes:
+            self._release(self.spare_at, self.spare_bytes)
+            self.spare_bytes = 0
 
     def may_leave(self, obj: StoredObject) -> None:
         """It is in memory and nobody looks at it: it leaves when its turn comes."""
@@ -410,6 +473,19 @@ class RoomMaker:
             # It stays as long as there is room. It was the least recently used one, and can leave at no cost.
             self.may_leave(obj)
             self.evictable.move_to_end(obj, last=False)
+
+    def restore_ended(self, obj: StoredObject, error: str, now: float) -> None:
+        """The object is in memory again, or cannot be read."""
+        obj.place = MEMORY
+        self.changed = True
+        if error:
+            self.disk_error = error
+            return
+        self.last_progress = now
+        if not self.spare_bytes and self.reserving is None:
+            self.spare_at, self.spare_bytes = obj.disk, self.disk.round_up(obj.size)
+            obj.disk = -1
+            self._forget_lonely_spare()
 
     def _start_job(self, obj: StoredObject, disk: int) -> int:
         self._last_job += 1

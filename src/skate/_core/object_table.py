@@ -247,15 +247,12 @@ class ObjectTable:
     def restore_ended(self, job: int, error: str, now: float) -> Sequence[Command]:
         """The object is in memory again; or it cannot be read, and is lost."""
         obj, _ = self.room.jobs.pop(job)
-        obj.place = MEMORY
-        self.room.changed = True
+        self.room.restore_ended(obj, error, now)
         if error:
             self.counters["lost"] += 1
-            self.room.disk_error = error
         else:
             self.counters["restored"] += 1
             self.counters["restored_bytes"] += obj.size
-            self.room.last_progress = now
         if obj.freed:
             self._forget_if_unused(obj)
         elif error:
@@ -266,6 +263,11 @@ class ObjectTable:
                 if obj in wait.absent:
                     del wait.absent[obj]
                     self._go_on(wait)
+        return self._settle(now)
+
+    def reserve_ended(self, job: int, error: str, now: float) -> Sequence[Command]:
+        """A part of the spill file is set aside, or cannot be."""
+        self.room.reserve_ended(error)
         return self._settle(now)
 
     def next_deadline(self) -> float | None:

@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 
 from skate._core.task import Failure, Task
 
 #: An inline value, the size of a value in the arena, or an error.
-Stored = Union[bytes, int, Failure]
+Stored = bytes | int | Failure
 
 
 class Pending(msgspec.Struct):
@@ -246,7 +246,8 @@ class ObjectTable:
 
     def validate(self) -> None:
         for id, entry in self.entries.items():
-            assert entry.refs >= 0 and entry.holds >= 0, (id, entry)
+            assert entry.refs >= 0, (id, entry)
+            assert entry.holds >= 0, (id, entry)
             assert entry.refs + entry.holds > 0, (id, entry)
             borrowers = entry.borrowers or {}
             assert entry.holds >= sum(times > 0 for times in borrowers.values()), (id, entry)

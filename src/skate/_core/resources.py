@@ -19,7 +19,7 @@ import msgspec
 #: Units in 1.0 of a resource: the finest fraction that can be told apart.
 PRECISION = 10_000
 #: The largest amount that may be asked for; beyond it floats no longer hold units exactly.
-AMOUNT_MAX = 2**53 / PRECISION
+AMOUNT_MAX = float(2**53)
 
 Amounts = dict[str, int]
 

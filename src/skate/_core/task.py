@@ -1,15 +1,13 @@
 """The one description of work, from driver to dashboard: a task, its result, and the values inside them.
 
-These records travel inside messages and live in the tables of owners and executors. They are msgpack arrays on the wire;
-new fields have defaults and come last, so that yesterday's peer still parses.
+These records travel inside messages and live in the tables of owners and executors. They are msgpack arrays on the
+wire; new fields have defaults and come last, so that yesterday's peer still parses.
 
 A value is `bytes` (inline, serialised), `int` (its size: it lies in the arena under its object id) or a `Failure`
 (a serialised error).
 """
 
 from __future__ import annotations
-
-from typing import Union
 
 import msgspec
 
@@ -20,7 +18,7 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
     payload: bytes
 
 
-Value = Union[bytes, int, Failure]
+Value = bytes | int | Failure
 
 
 class RefInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):

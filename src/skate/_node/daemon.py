@@ -97,7 +97,12 @@ class Daemon:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.loop.watch(self._wake_fd, self._on_wake)
         self.store = Store(
-            config.object_store_memory, config.spill_directory, self.send, self._wake, self.describe_process
+            config.object_store_memory,
+            config.spill_directory,
+            self.send,
+            self._wake,
+            self.describe_process,
+            full_grace_s=config.store_full_grace_s,
         )
         descriptors = _raise_descriptor_limit()
         prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
@@ -286,7 +291,7 @@ class Daemon:
             self.pool.kill(message.process_id, message.reason)
 
     def _stopped_in(self, process_id: bytes, running: bytes) -> bool:
-        """Whether that worker is in that task. If so it is stopped: it must not go on to the next before it is killed."""
+        """Whether that worker is in that task. If so it is stopped: it must not go on before it is killed."""
         pid, slot = self.pids[process_id], self.pool.workers[process_id].slot
         if self.store.running_task(slot) != running:
             return False

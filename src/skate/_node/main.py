@@ -36,6 +36,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     memory_threshold: float = 0.95
     #: How long a task that asks for what the node does not have may wait before that is an error.
     infeasible_grace_s: float = 10.0
+    #: How long an object waits for room in a full store before that is an error.
+    store_full_grace_s: float = 10.0
     #: Idle workers beyond `prestart` leave after this time.
     idle_worker_s: float = 5.0
     #: What a worker runs, as "module:function".

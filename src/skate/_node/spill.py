@@ -20,16 +20,18 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from skate._core.object_records import Discard, StartRestore, StartSpill
+from skate._core.object_records import Discard, StartReserve, StartRestore, StartSpill
 
 #: One system call copies at most this much, so that ending the daemon never waits long.
 PIECE_BYTES = 16 << 20
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_PUNCH_HOLE = 0x02
 
-Job = StartSpill | StartRestore | Discard
+#: Jobs whose end is reported.
+Reported = StartSpill | StartRestore | StartReserve
+Job = Reported | Discard
 
-_fallocate = ctypes.CDLL(None).fallocate
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -53,7 +55,7 @@ class Spill:
         self._fd = -1
         self._closing = False
         #: (job, error) of those that have ended; the loop takes them out after each `wake`.
-        self.finished: deque[tuple[StartSpill | StartRestore, str]] = deque()
+        self.finished: deque[tuple[Reported, str]] = deque()
 
     def start(self, job: Job) -> None:
         if self._thread is None:
@@ -84,16 +86,23 @@ class Spill:
                 continue
             error = ""
             try:
-                self._copy(job)
+                self._do(job)
             except OSError as failure:
                 error = f"{failure.strerror or failure} (in {self._directory})"
             self.finished.append((job, error))
             self._wake()
 
-    def _copy(self, job: StartSpill | StartRestore) -> None:
+    def _do(self, job: Reported) -> None:
         if self._fd < 0:
             self._fd, path = tempfile.mkstemp(prefix="skate-spill-", dir=self._directory)
             Path(path).unlink()
+        if not isinstance(job, StartReserve):
+            self._copy(job)
+        # Not posix_fallocate: where the file system cannot set space aside, that one writes zeros instead.
+        elif _fallocate(self._fd, 0, job.disk, job.size) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def _copy(self, job: StartSpill | StartRestore) -> None:
         done = 0
         while done < job.size and not self._closing:
             piece = self._arena[job.offset + done : job.offset + min(done + PIECE_BYTES, job.size)]

@@ -123,8 +123,14 @@ class Store:
         finished = self._spill.finished
         while finished:
             job, error = finished.popleft()
-            ended = self._table.spill_ended if isinstance(job, StartSpill) else self._table.restore_ended
-            self._carry_out(ended(job.job, error, now))
+            match job:
+                case StartSpill():
+                    commands = self._table.spill_ended(job.job, error, now)
+                case StartRestore():
+                    commands = self._table.restore_ended(job.job, error, now)
+                case _:
+                    commands = self._table.reserve_ended(job.job, error, now)
+            self._carry_out(commands)
 
     def running_task(self, slot: int) -> bytes:
         """The object id in a process slot, b"" if none: what the dead process ran."""

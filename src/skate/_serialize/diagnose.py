@@ -22,7 +22,7 @@ def _size(value: object) -> int:
 
     try:
         return len(cloudpickle.dumps(value, protocol=5))
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever a user's __reduce__ raises
         return -1
 
 
@@ -43,8 +43,10 @@ def _captures(function: Any) -> Iterator[tuple[str, Any]]:
                 yield f"the global variable {name!r}", value
     for name, value in (function.__kwdefaults__ or {}).items():
         yield f"the default of {name!r}", value
-    for position, value in enumerate(function.__defaults__ or ()):
-        yield f"the default of argument number {position}", value
+    defaults = function.__defaults__ or ()
+    parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+    for name, value in zip(parameters[len(parameters) - len(defaults) :], defaults):
+        yield f"the default of {name!r}", value
 
 
 def largest_captures(function: Any, count: int = 3) -> str:
@@ -94,6 +96,6 @@ def explain_unpicklable(value: Any, error: Exception, *, what: str) -> Serializa
         f"{what} cannot be sent to another process.\n"
         f"  what: {culprit} cannot be pickled.\n"
         f"  why:  {type(error).__name__}: {error}\n"
-        "  next: create it inside the task (files, locks, sockets and connections belong to one process), pass the data "
-        "that it is made from, or give its class a __reduce__ method."
+        "  next: create it inside the task (files, locks, sockets and connections belong to one process), pass "
+        "the data from which it is made, or give its class a __reduce__ method."
     )

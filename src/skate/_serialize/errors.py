@@ -223,7 +223,7 @@ def _state_of(error: BaseException) -> tuple[dict[str, Any], dict[str, Any]]:
         for name, field in _fields_of(base):
             try:
                 value = field.__get__(error)
-            except Exception:  # AttributeError: a slot never set. A class written in C may raise anything.
+            except Exception:  # noqa: BLE001  # AttributeError: a slot never set. A class written in C may raise anything.
                 continue
             if value is not None or not _reads_none_when_unset(error, base, name):
                 fields[name] = value
@@ -519,5 +519,5 @@ def _attempt(function: Callable[..., Any], /, *args: Any) -> Any:
     """What the function returns, or None if it raises: code of the user's class may run in it and do anything."""
     try:
         return function(*args)
-    except Exception:
+    except Exception:  # noqa: BLE001 - see above
         return None

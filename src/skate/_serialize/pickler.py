@@ -1,7 +1,7 @@
 """The pickler: cloudpickle with buffers kept apart, for torch tensors as well.
 
-cloudpickle brings functions, classes, closures and whatever is defined in `__main__`; pickle 5 hands over the buffers of
-numpy arrays, pandas frames and arrow tables. A torch tensor pickles its storage in band, so it travels as the numpy
+cloudpickle brings functions, classes, closures and whatever is defined in `__main__`; pickle 5 hands over the buffers
+of numpy arrays, pandas frames and arrow tables. A torch tensor pickles its storage in band, so it travels as the numpy
 array that shares its memory.
 """
 

@@ -16,8 +16,8 @@ A serialised value has one of three forms, told apart by its first byte:
 
     0x02          raw bytes: a `bytes` object larger than the inline limit, from offset 64 on
 
-Idea: exact built-in scalars go through C `pickle.dumps` (0.7 µs); everything else through cloudpickle (5 µs), which also
-handles what is defined in `__main__`, closures, lambdas and local classes.
+Idea: exact built-in scalars go through C `pickle.dumps` (0.7 µs); everything else through cloudpickle (5 µs), which
+also handles what is defined in `__main__`, closures, lambdas and local classes.
 """
 
 from __future__ import annotations

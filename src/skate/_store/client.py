@@ -1,11 +1,12 @@
 """The arena as a process sees it: write an object once, read it in place, let go when the last view is gone.
 
-Writing: small objects (below an eighth of a chunk) are carved out of a chunk that the daemon lent us, so that most puts need no round
-trip; larger ones are allocated by the daemon. Either way the daemon hears of the object with a one-way Seal.
+Writing: small objects (below an eighth of a chunk) are carved out of a chunk that the daemon lent us, so that most
+puts need no round trip; larger ones are allocated by the daemon. Either way the daemon hears of the object with a
+one-way Seal.
 
-Reading: the object is pinned by the daemon, and a ctypes buffer is laid over its bytes. Every array that is read in place holds
-that buffer, views of views included; when the last of them is gone, the buffer's weak reference appends the id to
-a deque, and the loop sends Unpin.
+Reading: the object is pinned by the daemon, and a ctypes buffer is laid over its bytes. Every array that is read in
+place holds that buffer, views of views included; when the last of them is gone, the buffer's weak reference appends
+the id to a deque, and the loop sends Unpin.
 
 Invariant: no byte of a pinned object changes place or content while any view of it is alive, whatever else happens.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import re
 import threading
 import weakref
 from collections import deque
@@ -30,7 +32,7 @@ CHUNK_BYTES_MAX = 16 << 20
 #: An object above this part of a chunk is allocated by itself.
 CHUNK_PART = 8
 
-Request = Callable[[Callable[[int], Message]], Any]
+Request = Callable[..., Any]
 
 
 class StoreClient:
@@ -40,6 +42,7 @@ class StoreClient:
         self, arena: mmap.mmap, arena_bytes: int, send: Callable[[Message], None], request: Request, process_id: bytes
     ) -> None:
         self._arena: mmap.mmap | None = arena
+        self._arena_bytes = arena_bytes
         self._view = memoryview(arena)
         self._send = send
         self._request = request
@@ -86,11 +89,27 @@ class StoreClient:
             return offset
 
     def _allocate(self, size: int, *, chunk: bool) -> tuple[int, int]:
-        reply = self._request(lambda request: Allocate(request, size, chunk))
+        reply = self._request(lambda request: Allocate(request, size, chunk), None, self._undo_allocate)
         if isinstance(reply, StoreFull):
-            raise (OutOfDiskError if reply.disk else ObjectStoreFullError)(reply.report)
+            raise self._full(reply, size)
         assert isinstance(reply, Allocated)
         return reply.offset, reply.size
+
+    def _undo_allocate(self, late: Any) -> None:
+        """Whoever asked was interrupted and is gone."""
+        if isinstance(late, Allocated):
+            self._send(ReturnSpace(late.offset, late.size))
+
+    def _undo_pin(self, ids: list[bytes], late: Any) -> None:
+        if isinstance(late, Pinned):
+            self._send(Unpin([id for id, (offset, _) in zip(ids, late.at, strict=True) if offset >= 0]))
+
+    def _full(self, reply: StoreFull, size: int) -> Exception:
+        if reply.disk:
+            return OutOfDiskError(reply.report)
+        return ObjectStoreFullError(
+            reply.report, needed_bytes=size, capacity_bytes=self._arena_bytes, holders=_holders(reply.report)
+        )
 
     def return_chunk(self) -> None:
         """Give back what is left of the chunk, so that an idle process holds no memory."""
@@ -106,8 +125,11 @@ class StoreClient:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def views(self, ids: Sequence[bytes]) -> list[memoryview | None]:
-        """Read-only views of objects, in place; None for one that is gone. Waits for those that are on disk."""
+    def views(self, ids: Sequence[bytes], deadline: float | None = None) -> list[memoryview | None]:
+        """Read-only views of objects, in place; None for one that is gone. Waits for those that are on disk.
+
+        Raises TimeoutError when the deadline passed.
+        """
         found: dict[bytes, memoryview | None] = {}
         missing = []
         for id in dict.fromkeys(ids):
@@ -118,9 +140,13 @@ class StoreClient:
             else:
                 found[id] = _readonly(buffer, self._size_of[id])
         if missing:
-            reply = self._request(lambda request: Pin(request, missing))
+            reply = self._request(
+                lambda request: Pin(request, missing), deadline, lambda late: self._undo_pin(missing, late)
+            )
+            if reply is None:
+                raise TimeoutError
             if isinstance(reply, StoreFull):
-                raise (OutOfDiskError if reply.disk else ObjectStoreFullError)(reply.report)
+                raise self._full(reply, 0)
             assert isinstance(reply, Pinned)
             for id, (offset, size) in zip(missing, reply.at, strict=True):
                 found[id] = None if offset < 0 else self._lay_over(id, offset, size)
@@ -159,6 +185,13 @@ class StoreClient:
     @property
     def pinned(self) -> int:
         return len(self._buffers)
+
+
+def _holders(report: str) -> list[tuple[str, int]]:
+    """(who, bytes) from the lines of a report: `  30.0 MiB  object …`."""
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    found = re.findall(r"^ +([\d.]+) ([KMGT]iB)  (.+)$", report, re.MULTILINE)
+    return [(who, int(float(amount) * units[unit])) for amount, unit, who in found]
 
 
 def _readonly(buffer: ctypes.Array[ctypes.c_char], size: int) -> memoryview:

@@ -6,8 +6,8 @@
 
 Owns:      the bytes that the socket has not taken yet, and the frame that has not fully arrived yet.
 Knows not: threads and loops. Whoever reads calls `receive`; whoever sends calls `send`, from any thread.
-Invariant: `send` never blocks. What the kernel does not take stays in `_backlog`, in order, and `on_backlog` is told, so
-           that the loop calls `flush` when the socket can take more.
+Invariant: `send` never blocks. What the kernel does not take stays in `_backlog`, in order, and `on_backlog` is told,
+           so that the loop calls `flush` when the socket can take more.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Channel:
                 messages.append(decode(data[at + HEADER_BYTES : end]))
                 at = end
             rest = b"" if at == 0 and partial else bytes(data[at:size])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ChannelClosed(f"not a message: {error}") from error
         finally:
             data.release()

@@ -107,7 +107,8 @@ class KillWorker(Message, tag=6):
 
 
 class Retire(Message, tag=7):
-    """Daemon → worker: you are idle and not needed; leave if nobody needs what you own. Reply: Retire, or Ready to stay.
+    """Daemon → worker: you are idle and not needed; leave if nobody needs what you own. Reply: Retire, or Ready to
+    stay.
 
     Worker → daemon: I leave (asked to, or max_calls is reached); lend me to nobody. The worker exits by itself.
     """
@@ -420,7 +421,10 @@ class Fetched(Message, tag=81):
 
 
 class Borrow(Message, tag=82):
-    """A holder of references → their owner: `borrower` holds these too. Reply: Borrowed, after which the sender may let go."""
+    """A holder of references → their owner: `borrower` holds these too.
+
+    Reply: Borrowed, after which the sender may let go.
+    """
 
     request: int
     ids: list[bytes]
@@ -454,7 +458,7 @@ class CancelRef(Message, tag=86):
     recursive: bool
 
 
-AnyMessage = Union[
+AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
     Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Query, Answer,
     CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted, Blocked,
     Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Pinned, Unpin, Free, Define, Undefine, Tasks,

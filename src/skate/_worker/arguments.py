@@ -9,9 +9,9 @@ A large argument that is passed by value to many tasks is stored once:
     for i in range(1000):
         f.remote(big, i)        # one copy in shared memory, not a thousand
 
-The object stored for a value is remembered for a moment. When the same value comes again, its bytes are compared with what
-was stored: comparing costs no more than copying, and the answer is exact, so a value that was changed in between is
-stored anew.
+The object stored for a value is remembered for a moment. When the same value comes again, its bytes are compared with
+what was stored: comparing costs no more than copying, and the answer is exact, so a value that was changed in between
+is stored anew.
 """
 
 from __future__ import annotations
@@ -207,7 +207,9 @@ class Arguments:
         runtime = self._runtime
         pending = entry.pending
         task = entry.task
-        assert pending is not None and task is not None and task.extra is not None
+        assert pending is not None
+        assert task is not None
+        assert task.extra is not None
         id = task.id
 
         for at, ref in refs:
@@ -236,7 +238,8 @@ class Arguments:
     def _fill(self, entry: Entry, arg: Arg, source: Entry) -> None:
         runtime = self._runtime
         task = entry.task
-        assert task is not None and task.extra is not None
+        assert task is not None
+        assert task.extra is not None
         value = source.value
         if type(value) is Failure:
             runtime.submitter.fail_with(task.id, entry, value)

@@ -9,13 +9,15 @@ until the owner knows the receiver.
   object, the executor first registers with that owner, and waits for its answer before it sends the result.
 - Inside a returned value: the executor makes the receiver a borrower before it sends the result: directly if it is
   itself the owner, otherwise by asking the owner and waiting.
-- Inside a fetched value: the owner of the container, if it owns the inner object too, notes the fetching process at once.
-  Otherwise the fetching process registers with the inner object's owner, and holds the container until that
+- Inside a fetched value: the owner of the container, if it owns the inner object too, notes the fetching process at
+  once. Otherwise the fetching process registers with the inner object's owner, and holds the container until that
   has answered.
-- A process that dies holds nothing: the end of its channel is enough.
+- A process that dies holds nothing: the end of its channel is enough. (If it dies between registering a receiver with a
+  third party and sending the result, that object stays until the receiver dies too.)
 
 Both sides count registrations. The owner counts when it sends a value with the reference to a process, or is told of
-it; the receiver counts when such a value arrives, or when it says `kept` or sends Borrow for itself. A Release names the count.
+it; the receiver counts when such a value arrives, or when it says `kept` or sends Borrow for itself. A Release names
+the count.
 
 Methods are called with the runtime's lock held unless they say otherwise.
 """
@@ -65,7 +67,8 @@ class Borrowing:
             else:
 
                 def reply(id: bytes, entry: Entry, peer: Peer = peer) -> None:
-                    self._send_value(peer, id, entry)
+                    if peer.gone is None:
+                        self._send_value(peer, id, entry)
 
                 self._table.when_resolved(entry, reply)
 

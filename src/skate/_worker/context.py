@@ -6,7 +6,7 @@ from skate._core.ids import child_prefix
 
 
 class TaskContext:
-    """The task that a process is in; a driver is in its root task all its life. One object, changed from task to task."""
+    """The task that a process is in; a driver is in its root task all its life. Changed from task to task."""
 
     __slots__ = ("attempt", "cancelled", "counter", "depth", "fn", "id", "name", "prefix")
 

@@ -1,7 +1,7 @@
 """Which runtime this process has: the only global of Skate.
 
-Everything below the public API gets the runtime handed down; only what user code calls from nowhere (`get`, unpickling a
-reference) asks here.
+Everything below the public API gets the runtime handed down; only what user code calls from nowhere (`get`, unpickling
+a reference) asks here.
 
 After os.fork() the child has a copy of the parent's runtime, but not its I/O thread, and shares its sockets: using it
 would garble the parent's messages. So the child lets go of the descriptors and remembers why it has none.
@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 from skate import _object_ref
 from skate._worker.runtime import Runtime
-from skate.exceptions import ForkedProcessError
+from skate.exceptions import ForkedProcessError, NotInitializedError
 
 _runtime: Runtime | None = None
 _forked_from = 0
+_exiting = False
 _initializer: Callable[[], None] | None = None
 _lock = threading.RLock()
 
@@ -28,6 +29,11 @@ def get_runtime() -> Runtime:
     runtime = _runtime
     if runtime is not None:
         return runtime
+    if _exiting:
+        raise NotInitializedError(
+            "Skate was shut down because the interpreter exits, and is not started again: finish what uses it before "
+            "the program ends, or call skate.shutdown() yourself."
+        )
     if _forked_from:
         raise ForkedProcessError(pid=os.getpid(), parent_pid=_forked_from)
     assert _initializer is not None
@@ -46,6 +52,12 @@ def set_runtime(runtime: Runtime | None) -> None:
     global _runtime, _forked_from
     _runtime = runtime
     _forked_from = 0
+
+
+def set_exiting() -> None:
+    """The interpreter ends: what still runs (finalizers, other exit handlers) must not start a new runtime."""
+    global _exiting
+    _exiting = True
 
 
 def set_initializer(initializer: Callable[[], None]) -> None:

@@ -44,6 +44,7 @@ class LocalNode:
         )
         try:
             # The daemon boots on another core; what the first task needs is imported here meanwhile.
+            import skate._serialize.errors
             import skate._serialize.pickler  # noqa: F401
 
             self.runtime.start(hello, START_TIMEOUT_S)

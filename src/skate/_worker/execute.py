@@ -5,9 +5,9 @@
 The main thread runs tasks, and reads the sockets itself while it has none. While a task runs, the I/O thread reads: it
 adds to the run queue, and sees to recalls, cancellations and closed streams.
 
-Results collect in the outbox while more tasks wait, and leave when the queue is empty, when FLUSH_S has passed, before the task
-blocks, and before a task that may run only once. A result must never wait for a long task behind it: while a batch
-runs, the I/O thread looks every FLUSH_S and sends what the main thread left.
+Results collect in the outbox while more tasks wait, and leave when the queue is empty, when FLUSH_S has passed, before
+the task blocks, and before a task that may run only once. A result must never wait for a long task behind it: while a
+batch runs, the I/O thread looks every FLUSH_S and sends what the main thread left.
 
 The id of the running task stands in this process's slot of the arena, where the daemon finds it after a crash.
 """
@@ -15,6 +15,7 @@ The id of the running task stands in this process's slot of the arena, where the
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
 import os
@@ -75,6 +76,8 @@ class Executor:
         #: Results that have not been sent; guarded by `_outbox_lock`.
         self._outbox: list[Result] = []
         self._outbox_owner: Peer | None = None
+        #: References inside those results: a release must not overtake the result that hands the reference on.
+        self._outbox_refs: list[Any] = []
         self._outbox_lock = threading.Lock()
         self._outbox_since = 0.0
         self._timings: dict[bytes, tuple[int, float]] = {}
@@ -272,6 +275,7 @@ class Executor:
         self._slot[:] = _NO_TASK
         self._ran = True
         self.flush()
+        flush_output()
         if len(self._events) >= EVENTS_MAX // 2:
             self._send_events(0)
 
@@ -319,7 +323,7 @@ class Executor:
             return self._store_results(peer, task, extra, self._split(value, extra.num_returns))
         except TaskInterrupt:
             return self._cancelled_result(task.id)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes the task's result
             if self._runtime.closed:
                 _end_forked_child(error)
             return self._failed(peer, task, error)
@@ -327,6 +331,7 @@ class Executor:
     def _failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
+        self._outbox_refs.append(refs)
         # Frames hold what the task had; they are described in the failure.
         error.__traceback__ = None
         inside = [RefInfo(ref._id, ref._owner) for ref in refs]
@@ -387,12 +392,11 @@ class Executor:
         """Serialise the values; large ones go to the arena under the ids of the returns."""
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
-        keep_alive = []
         for index, value in enumerate(values):
             data, refs = self._store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
-            keep_alive.append(refs)
+            self._outbox_refs.append(refs)
         values.clear()
         del value  # the task is over: only references that it stored somewhere are kept
         arguments = extra.refs if extra is not None else []
@@ -435,6 +439,8 @@ class Executor:
             self._timings = {}
             assert self._outbox_owner is not None
             self._outbox_owner.send(m.Results(results, timings))
+            refs, self._outbox_refs = self._outbox_refs, []
+        del refs
 
     def _watch(self) -> None:
         """While several tasks run in a row, the I/O thread makes sure that no result waits for a long one."""
@@ -468,10 +474,8 @@ class Executor:
                     peer.send(m.Yielded(return_id(id, index), data, inside))
                     del refs
                 del value
-                if index - self._consumed[id] >= extra.ahead and id not in self._closed_streams:
-                    runtime.block_until(
-                        lambda: index - self._consumed[id] < extra.ahead or id in self._closed_streams, None
-                    )
+                if not self._may_yield(id, index, extra.ahead):
+                    runtime.block_until(functools.partial(self._may_yield, id, index, extra.ahead), None)
                 if id in self._closed_streams:
                     generator.close()
                     break
@@ -480,6 +484,10 @@ class Executor:
             self._closed_streams.discard(id)
         kept = self._settle(peer, extra.refs, []) if extra.refs else []
         return Result(id, NONE, ResultExtra(kept=kept, items=index))
+
+    def _may_yield(self, id: bytes, made: int, ahead: int) -> bool:
+        """The consumer has taken enough for another item, or does not want any."""
+        return made - self._consumed[id] < ahead or id in self._closed_streams
 
     def _dynamic(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
         """All items become returns of the task; its value is a generator of references to them."""
@@ -534,7 +542,8 @@ class Executor:
         if self._owner is not None:
             self._owner.send(m.Returned(ids, blocked, leaving))
 
-    # -- events ---------------------------------------------------------------------------------------------------------
+    # -- events
+    # ---------------------------------------------------------------------------------------------------------
 
     def _send_events(self, request: int) -> None:
         events: list[tuple[str, bytes, float, float]] = []

@@ -59,7 +59,7 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
 
 
 class LoadedFunctions:
-    """Functions that an executor has received. A definition is unpickled when its first task runs, not when it arrives."""
+    """Functions that an executor has received; unpickled when the first task runs, not when they arrive."""
 
     def __init__(self) -> None:
         self._definitions: dict[bytes, Define] = {}

@@ -1,9 +1,10 @@
 """Ctrl-C at a bad moment.
 
 Python runs a signal handler between any two bytecodes of the main thread, and the default one raises KeyboardInterrupt
-right there. The thread that waits reads the sockets itself, so that could be between reading a result and noting it, and
-the result would be lost. So the driver's handler looks where the main thread is: inside the runtime's own bookkeeping the
-interrupt is put off for a millisecond; in user code, or while the runtime only waits, it is raised at once.
+right there. The thread that waits reads the sockets itself, so that could be between reading a result and noting it,
+and the result would be lost. So the driver's handler looks where the main thread is: inside the runtime's own
+bookkeeping the interrupt is put off for a millisecond; in user code, or while the runtime only waits, it is raised at
+once.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Loop:
     # -- waiting -----------------------------------------------------------------------------------
 
     def wait(self, ready: Callable[[], object], deadline: float | None = None) -> bool:
-        """Read sockets until `ready()` is true; False if `deadline` (monotonic) passed first. Callable from any thread."""
+        """Read sockets until `ready()` is true; False if `deadline` (monotonic) passed first. From any thread."""
         if ready():
             return True
         if self._stopping:
@@ -111,19 +111,25 @@ class Loop:
         if self._reading.acquire(blocking=False):
             try:
                 self._outer.modify(self._inner.fileno(), 0)
-                try:
-                    reached = self._read_until(ready, begin, deadline)
-                finally:
-                    if not self._stopping:
-                        self._outer.modify(self._inner.fileno(), ARMED)
+                reached = self._read_until(ready, begin, deadline)
             finally:
+                # Released before it is armed: otherwise the I/O thread could use up the event and find us still
+                # reading.
                 self._reading.release()
+                self._arm()
                 if self._sleepers:
                     self._notify()
         else:
             reached = self._sleep_until(ready, deadline)
         self._recent_wait_s += 0.2 * (min(time.monotonic() - begin, 1e-3) - self._recent_wait_s)
         return reached
+
+    def _arm(self) -> None:
+        try:
+            self._outer.modify(self._inner.fileno(), ARMED)
+        except (OSError, ValueError):
+            if not self._stopping:  # otherwise it was closed meanwhile
+                raise
 
     def _read_until(self, ready: Callable[[], object], begin: float, deadline: float | None) -> bool:
         if ready():  # the I/O thread may have read it just before we took over
@@ -200,6 +206,8 @@ class Loop:
                     continue
                 if event & select.EPOLLOUT and channel.flush():
                     self._inner.modify(fd, select.EPOLLIN)
+                    if channel.has_backlog:  # another thread's, from between the two lines above
+                        self._on_backlog(channel)
                 if event & ~select.EPOLLOUT:
                     try:
                         messages = channel.receive(self._buffer)
@@ -242,7 +250,8 @@ class Loop:
             if rearm and self._reading.acquire(blocking=False):
                 try:
                     self._poll(0)
-                    # While others wait for what they cannot read themselves, go on without a round through the outer epoll.
+                    # While others wait for what they cannot read themselves, go on without a round through the outer
+                    # epoll.
                     if not self._stopping:
                         self._outer.modify(self._inner.fileno(), ARMED)
                 finally:
@@ -255,7 +264,7 @@ class Loop:
             self.dormant = True
             # Work created between the last tick and this line has seen dormant False: look once more.
             with self.lock:
-                wanted = self._tick()
+                wanted = self._tick() or bool(self._timers)
             if not wanted:
                 self._wake_at = float("inf")
                 return -1

@@ -1,7 +1,8 @@
 """What a worker prints carries the name of the task that printed it.
 
-The daemon reads a worker's output from pipes and cannot know which task wrote a line. So before output under a new name the
-stream gets a line of its own, `\\0skate:task:<name>`, which the daemon takes out. It costs nothing while nothing is printed.
+The daemon reads a worker's output from pipes and cannot know which task wrote a line. So before output under a new
+name the stream gets a line of its own, `\\0skate:task:<name>`, which the daemon takes out. It costs nothing while
+nothing is printed.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ It builds the parts, connects them, and offers what the public API needs: submit
                              ├── Executor    tasks that we run (workers only)
                              └── Loop        sockets, timers, one lock for all state
 
-Locking: `loop.lock` guards all tables. Message handlers run with it held, and neither block nor run user code. Serialising
-and deserialising user values happens outside it.
+Locking: `loop.lock` guards all tables. Message handlers run with it held, and neither block nor run user code.
+Serialising and deserialising user values happens outside it.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class Runtime:
         self._arguments = Arguments(self)
         self._requests = itertools.count(1)
         self._replies: dict[int, Any] = {}
+        #: Requests whose askers were interrupted, and what to do with replies that still come.
+        self._abandoned: dict[int, Callable[[Any], None] | None] = {}
         #: Set when the node daemon is gone: nothing works any more, and this says why.
         self.broken: NodeDiedError | None = None
         self.closed = False
@@ -152,6 +154,8 @@ class Runtime:
         self._arguments.forget_all()
         with self.lock:
             self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
+            for entry in self.table.entries.values():  # so that no cycle keeps this runtime in memory
+                entry.call = entry.task = entry.pending = entry.waiters = None
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self.loop.stop()
@@ -170,23 +174,48 @@ class Runtime:
         """To the node daemon."""
         self._control.send(message)
 
-    def request(self, make: Callable[[int], m.Message]) -> Any:
+    def request(
+        self,
+        make: Callable[[int], m.Message],
+        deadline: float | None = None,
+        undo: Callable[[Any], None] | None = None,
+    ) -> Any:
         """Ask the node daemon and wait for the reply. Not with the lock held."""
-        return self.ask(self._control.send, make)
+        return self.ask(self._control.send, make, deadline, undo)
 
     def ask(
-        self, send: Callable[[m.Message], None], make: Callable[[int], m.Message], deadline: float | None = None
+        self,
+        send: Callable[[m.Message], None],
+        make: Callable[[int], m.Message],
+        deadline: float | None = None,
+        undo: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Send a request and wait for its reply; None if the deadline passed."""
+        """Send a request and wait for its reply; None if the deadline passed.
+
+        Whoever waits may be interrupted. Then a reply that still comes is given to `undo`, with the lock held.
+        """
         number = next(self._requests)
         replies = self._replies
-        send(make(number))
-        self.loop.wait(lambda: number in replies or self.broken or self.closed, deadline)
-        if number in replies:
-            return replies.pop(number)
+        try:
+            send(make(number))
+            self.loop.wait(lambda: number in replies or self.broken or self.closed, deadline)
+            if number in replies:
+                return replies.pop(number)
+        except BaseException:
+            self._abandon_request(number, undo)
+            raise
         if self.broken:
             raise self.broken
+        self._abandon_request(number, undo)
         return None
+
+    def _abandon_request(self, number: int, undo: Callable[[Any], None] | None) -> None:
+        with self.lock:
+            reply = self._replies.pop(number, None)
+            if reply is None:
+                self._abandoned[number] = undo
+            elif undo is not None:
+                undo(reply)
 
     def _handle(self, channel: Channel, messages: list[m.AnyMessage]) -> None:
         if channel is self._control:
@@ -226,7 +255,12 @@ class Runtime:
                     self.executor.on_control(message)
 
     def _on_reply(self, message: Any) -> None:
-        self._replies[message.request] = message
+        if message.request in self._abandoned:
+            undo = self._abandoned.pop(message.request)
+            if undo is not None:
+                undo(message)
+        else:
+            self._replies[message.request] = message
 
     def _on_closed(self, channel: Channel) -> None:
         if channel is not self._control:
@@ -247,8 +281,11 @@ class Runtime:
         self._fail_pending(self.broken)
 
     def _fail_pending(self, error: BaseException) -> None:
+        pending = [(id, entry) for id, entry in self.table.entries.items() if entry.value is None]
+        if not pending:
+            return
         failure = failure_of(error)
-        for id, entry in list(self.table.entries.items()):
+        for id, entry in pending:
             if entry.value is None:
                 if entry.pending is not None and entry.pending.stream is not None:
                     entry.pending.stream.on_failure(failure)
@@ -429,6 +466,7 @@ class Runtime:
     def get(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Any]:
         """The values, in order; raises the first error among them."""
         entries = self.table.entries
+        deadline = None if timeout is None else time.monotonic() + timeout
         waiting = False
         for ref in refs:
             entry = entries.get(ref._id)
@@ -453,7 +491,15 @@ class Runtime:
                 assert isinstance(value, Failure)
                 raise error_of(value)
         if stored:
-            views = self.store.views([id for _, id in stored])
+            try:
+                views = self.store.views([id for _, id in stored], deadline if timeout else None)
+            except TimeoutError:
+                raise GetTimeoutError(
+                    timeout_s=timeout,
+                    pending=len(stored),
+                    total=len(refs),
+                    reasons=["their values are on disk, and there is no room in memory to bring them back"],
+                ) from None
             for (position, id), view in zip(stored, views, strict=True):
                 if view is None:
                     raise ObjectLostError(object_id=id.hex())
@@ -618,5 +664,5 @@ def _settle_future(runtime: Runtime, ref: ObjectRef[Any], future: Future[Any]) -
         return
     try:
         future.set_result(runtime.get([ref], None)[0])
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is the future's now
         future.set_exception(error)
