@@ -137,7 +137,9 @@ def _mappings() -> dict[str, str]:
 
 
 def _files() -> dict[str, str]:
-    paths = [*SHARED_MEMORY.iterdir(), *Path(tempfile.gettempdir()).glob("skate*")]
+    # Semaphores there are those of multiprocessing, maybe of another program: Skate has none.
+    shared = [path for path in SHARED_MEMORY.iterdir() if not path.name.startswith("sem.")]
+    paths = [*shared, *Path(tempfile.gettempdir()).glob("skate*")]
     return {str(path): path.name for path in paths}
 
 

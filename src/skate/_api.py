@@ -16,10 +16,9 @@ from skate._config import cpu_count, default_store_bytes
 from skate._node.main import NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
-from skate._worker import current
+from skate._worker import current, interrupt
 from skate._worker.driver import LocalNode
 from skate._worker.execute import visible_gpus
-from skate._worker.interrupt import protect_from_interrupts
 from skate.exceptions import NotInitializedError
 
 T = TypeVar("T")
@@ -132,7 +131,7 @@ def init(
         runtime = _node.runtime
         runtime.settings = dict(_settings)
         current.set_runtime(runtime)
-        protect_from_interrupts()
+        interrupt.protect_from_interrupts()
         return _info()
 
 
@@ -231,7 +230,10 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if timeout is not None:
         _check_timeout("get", timeout)
     if isinstance(refs, ObjectRef):
-        return current.get_runtime().get((refs,), timeout)[0]
+        value = current.get_runtime().get((refs,), timeout)[0]
+        if interrupt.pending:
+            interrupt.raise_pending()
+        return value
     if isinstance(refs, ObjectRefGenerator):
         refs = list(refs)
     elif not isinstance(refs, (list, tuple)):
@@ -239,7 +241,10 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     for ref in refs:
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"get() takes a list of references, and an element is {_what(ref)}.{_hint(ref)}")
-    return current.get_runtime().get(refs, timeout)
+    values = current.get_runtime().get(refs, timeout)
+    if interrupt.pending:
+        interrupt.raise_pending()
+    return values
 
 
 def _check_timeout(call: str, timeout: Any) -> None:
@@ -271,7 +276,10 @@ def put(value: T) -> ObjectRef[T]:
     """
     if isinstance(value, ObjectRef):
         raise TypeError("put() of a reference: pass the reference itself on, or put it inside a list.")
-    return current.get_runtime().put(value)
+    ref = current.get_runtime().put(value)
+    if interrupt.pending:
+        interrupt.raise_pending()
+    return ref
 
 
 def wait(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from skate._object_ref import ObjectRef
 from skate._options import TaskOptions, merge, task_options
 from skate._streaming import ObjectRefGenerator
+from skate._worker import interrupt
 from skate._worker.current import get_runtime
 from skate._worker.functions import Function
 from skate._worker.submit import Call
@@ -60,7 +61,10 @@ class RemoteFunction(Generic[P, R]):
                 call = self._prepare()
             if kwargs or not self._least <= len(args) <= self._most:
                 self._check(args, kwargs)
-            return runtime.submit(call, args, kwargs)
+            ref = runtime.submit(call, args, kwargs)
+            if interrupt.pending:
+                interrupt.raise_pending()
+            return ref
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise the TypeError that a direct call would raise, at the call and not in the task."""

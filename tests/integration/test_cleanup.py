@@ -197,18 +197,17 @@ def test_nothing_is_left(
         assert errors == "", "an ordinary end says nothing"
 
 
-@pytest.mark.parametrize("whom", ["workers", "daemon"])
 @pytest.mark.parametrize("ending", ["end of the program", "kill -9 in user code"])
-def test_nothing_is_left_of_stopped_processes(
-    whom: str, ending: str, tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
+def test_nothing_is_left_of_stopped_workers(
+    ending: str, tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:
-    """A process that was stopped (Ctrl-Z, a debugger) answers nothing; it must not outlive the driver either."""
+    """A worker that was stopped (Ctrl-Z, a debugger) answers nothing; it must not outlive the driver either."""
     last_line, how, _ = ENDINGS[ending]
     go = tmp_path / "go"
     program = BUSY_PROGRAM + f"while not os.path.exists({str(go)!r}): time.sleep(0.005)\n" + last_line + "\n"
     driver = start_driver(tmp_path, program)
     driver.wait_until_ready()
-    stopped = driver.workers() if whom == "workers" else psutil.Process(driver.process.pid).children()
+    stopped = driver.workers()
     assert stopped
     for process in stopped:
         process.suspend()

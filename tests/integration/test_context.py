@@ -355,7 +355,7 @@ print(skate.get(speak.remote()))
         ('sys.stdout.write("no newline")', "no newline"),
         ('os.write(1, b"from below\\n")', "from below"),
         ('subprocess.run(["echo", "from a child"])', "from a child"),
-        ('threading.Thread(target=print, args=("from a thread",)).start()', "from a thread"),
+        ('t = threading.Thread(target=print, args=("from a thread",)); t.start(); t.join()', "from a thread"),
         ('os.write(1, b"\\xff\\xfe bytes\\n")', " bytes"),
     ],
     ids=lambda text: text[:30],

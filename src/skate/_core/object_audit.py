@@ -20,7 +20,7 @@ REPORT_HOLDERS = 4
 
 def megabytes(size: int) -> str:
     """The one spelling of sizes in reports."""
-    return f"{size / 2**20:,.1f} MiB" if size >= 2**18 else f"{size / 2**10:,.1f} KiB"
+    return f"{size / 2**20:.1f} MiB" if size >= 2**18 else f"{size / 2**10:.1f} KiB"
 
 
 def report(table: ObjectTable) -> str:
@@ -41,6 +41,14 @@ def report(table: ObjectTable) -> str:
     ]
     if table.room.disk_error:
         lines.append(f"  The disk does not take what should go there: {table.room.disk_error}")
+    lines += [f"  {megabytes(size):>12}  {what}" for what, size in holders(table)]
+    return "\n".join(lines)
+
+
+def holders(table: ObjectTable) -> list[tuple[str, int]]:
+    """The largest things in memory: what each is and for whom, and its bytes."""
+    found = []
+    in_memory = [obj for obj in _everything(table) if obj.offset >= 0]
     for obj in heapq.nlargest(REPORT_LINES, in_memory, key=lambda obj: obj.size):
         state = "in use by " + ", ".join(table.describe(process) for process in islice(obj.pins, REPORT_HOLDERS))
         if not obj.pins:
@@ -48,12 +56,11 @@ def report(table: ObjectTable) -> str:
         elif len(obj.pins) > REPORT_HOLDERS:
             state += f" and {len(obj.pins) - REPORT_HOLDERS} more"
         freed = " (freed, kept for them)" if obj.freed else ""
-        lines.append(
-            f"  {megabytes(obj.size):>12}  object {short(obj.id)}, owned by {table.describe(obj.owner)}: {state}{freed}"
-        )
+        found.append((f"object {short(obj.id)}, owned by {table.describe(obj.owner)}: {state}{freed}", obj.size))
+    lent = {process: holder.lent.total for process, holder in table.processes.items() if holder.lent.total}
     for process, size in heapq.nlargest(REPORT_LINES, lent.items(), key=lambda item: item[1]):
-        lines.append(f"  {megabytes(size):>12}  being filled by {table.describe(process)}")
-    return "\n".join(lines)
+        found.append((f"being filled by {table.describe(process)}", size))
+    return found
 
 
 def statistics(table: ObjectTable) -> dict[str, Any]:

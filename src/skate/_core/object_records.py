@@ -47,6 +47,8 @@ class ReplyFull(NamedTuple):
     request: int
     report: str
     disk: bool
+    #: What holds the memory, largest first: (what and for whom, bytes).
+    holders: list[tuple[str, int]] = []  # noqa: RUF012 - a tuple's default, never changed
 
 
 class StartSpill(NamedTuple):

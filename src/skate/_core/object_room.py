@@ -181,9 +181,9 @@ class RoomMaker:
                 return
             if self._serve(room):
                 self._leave_queue(room)
-            # If no hole was found for an older request, none will be for a younger one of at least the same size, unless
-            # that may do what the older one may not: use the spare part of the spill file.
-            elif (room.size >= too_large and room.object is None) or not self._make_hole(room, now):
+            # If no hole was found for an older request, none will be for a younger one of at least the same size,
+            # unless that one may do what the other may not: use the spare part of the spill file.
+            elif (room.size >= too_large and not self._may_use_spare(room)) or not self._make_hole(room, now):
                 too_large = min(too_large, room.size)
                 blocked = blocked or room
                 continue
@@ -237,7 +237,7 @@ class RoomMaker:
         # the spare part of the spill file.
         limits = [DISK_BYTES_MAX]
         if self.disk_retry_at > now:
-            limits = [0, self.spare_bytes] if room.object is not None and self.spare_bytes else [0]
+            limits = [0, self.spare_bytes] if self._may_use_spare(room) else [0]
         for limit in limits:
 
             def may_leave(obj: StoredObject, limit: int = limit) -> bool:
@@ -254,6 +254,9 @@ class RoomMaker:
         if count > SEARCH_MAX:
             room.search_after = now + SEARCH_PAUSE_S * count
         return False
+
+    def _may_use_spare(self, room: Room) -> bool:
+        return room.object is not None and self.spare_bytes > 0
 
     def _bytes_to_write(self, obj: StoredObject) -> int:
         """How much must be written to disk before it can leave: nothing if it is there, or on its way there."""

@@ -502,7 +502,11 @@ class ObjectTable:
                 self._drop_wait(wait, self.processes[wait.process])
         self.counters["refused"] += len(refused)
         for process, request in refused:
-            self.room.commands.append(ReplyFull(process, request, f"{still}; {report}", bool(self.room.disk_error)))
+            self.room.commands.append(
+                ReplyFull(
+                    process, request, f"{still}; {report}", bool(self.room.disk_error), object_audit.holders(self)
+                )
+            )
 
     def _process(self, process: bytes) -> Process:
         holder = self.processes.get(process)

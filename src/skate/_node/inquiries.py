@@ -75,7 +75,7 @@ class Inquiries:
         pool = self._daemon.scheduler.pool
         total, available = to_floats(pool.total), to_floats(pool.available)
         store = self._daemon.store.statistics()
-        total["object_store_memory"] = float(store["capacity_bytes"])
+        total["object_store_memory"] = float(self._daemon.config.object_store_memory)
         available["object_store_memory"] = float(store["available_bytes"])
         # A node that goes on with tasks that had waited has less than nothing; people are told "nothing".
         return {"total": total, "available": {name: max(0.0, amount) for name, amount in available.items() if amount}}

@@ -169,8 +169,8 @@ class Store:
                     self._reply(process, Allocated(request, offset, size))
                 case ReplyPinned(process, request, at):
                     self._reply(process, Pinned(request, at))
-                case ReplyFull(process, request, report, disk):
-                    self._reply(process, StoreFull(request, report, disk))
+                case ReplyFull(process, request, report, disk, holders):
+                    self._reply(process, StoreFull(request, report, disk, holders))
                 case _:
                     if isinstance(command, StartRestore):
                         self._will_be_written(command.offset + command.size)

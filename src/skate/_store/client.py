@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import re
 import threading
 import weakref
 from collections import deque
@@ -55,8 +54,10 @@ class StoreClient:
         self._buffers: dict[bytes, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
         #: Sizes of those objects: a buffer is longer than its object.
         self._size_of: dict[bytes, int] = {}
-        #: Ids of buffers that are gone, once for each pin.
-        self._released: deque[bytes] = deque()
+        #: The weak references of all buffers: one that is dropped does not call back.
+        self._alive: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
+        #: Buffers that are gone, once for each pin.
+        self._released: deque[tuple[bytes, weakref.ref[ctypes.Array[ctypes.c_char]]]] = deque()
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class StoreClient:
         if reply.disk:
             return OutOfDiskError(reply.report)
         return ObjectStoreFullError(
-            reply.report, needed_bytes=size, capacity_bytes=self._arena_bytes, holders=_holders(reply.report)
+            reply.report, needed_bytes=size, capacity_bytes=self._arena_bytes, holders=reply.holders
         )
 
     def return_chunk(self) -> None:
@@ -158,7 +159,14 @@ class StoreClient:
         assert self._arena is not None
         buffer = (ctypes.c_char * view_bytes(size)).from_buffer(self._arena, offset)
         released = self._released
-        self._buffers[id] = weakref.ref(buffer, lambda _: released.append(id))
+
+        def on_gone(gone: weakref.ref[ctypes.Array[ctypes.c_char]]) -> None:
+            released.append((id, gone))
+
+        # Kept by itself, too: two threads may lay a buffer over the same object, each with a pin of its own.
+        weak = weakref.ref(buffer, on_gone)
+        self._alive[_key(weak)] = weak
+        self._buffers[id] = weak
         self._size_of[id] = size
         return _readonly(buffer, size)
 
@@ -169,8 +177,9 @@ class StoreClient:
             return
         ids = []
         while released:
-            id = released.popleft()
+            id, weak = released.popleft()
             ids.append(id)
+            del self._alive[_key(weak)]
             known = self._buffers.get(id)
             if known is not None and known() is None:
                 del self._buffers[id]
@@ -184,14 +193,10 @@ class StoreClient:
 
     @property
     def pinned(self) -> int:
-        return len(self._buffers)
+        return len(self._alive)
 
 
-def _holders(report: str) -> list[tuple[str, int]]:
-    """(who, bytes) from the lines of a report: `  30.0 MiB  object …`."""
-    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    found = re.findall(r"^ +([\d.]+) ([KMGT]iB)  (.+)$", report, re.MULTILINE)
-    return [(who, int(float(amount) * units[unit])) for amount, unit, who in found]
+_key = id  # of a weak reference itself; inside the class the name means an object's id
 
 
 def _readonly(buffer: ctypes.Array[ctypes.c_char], size: int) -> memoryview:

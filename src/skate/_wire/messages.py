@@ -254,12 +254,17 @@ class Allocated(Message, tag=41):
 
 
 class StoreFull(Message, tag=42):
-    """Daemon → process: after waiting, there is still no room. `report` lists what holds the memory."""
+    """Daemon → process: after waiting, there is still no room to allocate, or to bring back what was to be pinned.
+
+    `report` lists what holds the memory.
+    """
 
     request: int
     report: str
     #: The disk, not the memory, is what is full.
     disk: bool = False
+    #: What holds the memory, largest first: (what and for whom, bytes).
+    holders: list[tuple[str, int]] = []
 
 
 class Seal(Message, tag=43):
@@ -322,6 +327,8 @@ class Define(Message, tag=60):
     definition: bytes
     #: References that the function captured.
     refs: list[RefInfo] = []
+    #: Where else to look for modules: what the owner added to its path since it started.
+    sys_path: list[str] = []
 
 
 class Undefine(Message, tag=61):

@@ -11,6 +11,7 @@ import time
 
 from skate._node.main import NodeConfig
 from skate._wire.messages import Hello
+from skate._worker.functions import PATH_AT_START
 from skate._worker.logs import LogPrinter
 from skate._worker.runtime import Runtime
 
@@ -42,6 +43,7 @@ class LocalNode:
             log_to_driver=log_to_driver,
             namespace=namespace,
         )
+        PATH_AT_START.update(hello.sys_path)
         try:
             # The daemon boots on another core; what the first task needs is imported here meanwhile.
             import skate._serialize.errors

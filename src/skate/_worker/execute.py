@@ -173,7 +173,7 @@ class Executor:
             return
         if may_interrupt(frame, also=_RUNS_USER_CODE):
             raise TaskInterrupt
-        again_later(signum)
+        again_later(signum, lambda: bool(self._cancel))
 
     def _on_consumed(self, peer: Peer, message: m.Consumed) -> None:
         if message.id in self._consumed:
@@ -562,7 +562,7 @@ class Executor:
         if self._current is None:
             if self._events:
                 self._send_events(0)
-            if self._ran and self._runtime.table.borrows:
+            if self._ran and (self._runtime.table.borrows or self._runtime.store.pinned):
                 # A task may have left references in cycles; nobody should have to wait for the collector's own pace.
                 gc.collect()
             self._ran = False

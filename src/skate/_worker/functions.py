@@ -7,6 +7,7 @@ and the same function sent by two owners is loaded once.
 from __future__ import annotations
 
 import io
+import sys
 import warnings
 import weakref
 from collections import deque
@@ -20,6 +21,8 @@ from skate._wire.messages import Define
 
 #: Above this size a definition most likely captured data that should have been put into the object store.
 LARGE_DEFINITION_BYTES = 1 << 20
+#: The module search path that workers share with the driver.
+PATH_AT_START: set[str] = set()
 
 
 class Function:
@@ -33,7 +36,8 @@ class Function:
         #: What the function captured: kept alive as long as the function.
         self.refs = refs
         #: The message that makes it known to an executor.
-        self.define = Define(self.id, name, definition, [RefInfo(ref._id, ref._owner) for ref in refs])
+        infos = [RefInfo(ref._id, ref._owner) for ref in refs]
+        self.define = Define(self.id, name, definition, infos, [path for path in sys.path if path not in PATH_AT_START])
 
 
 def export_function(function: Callable[..., Any], name: str) -> Function:
@@ -95,7 +99,9 @@ class LoadedFunctions:
     def load(self, fn: bytes) -> Callable[..., Any]:
         import pickle
 
-        function: Callable[..., Any] = pickle.loads(self._definitions[fn].definition)
+        define = self._definitions[fn]
+        sys.path.extend(path for path in define.sys_path if path not in sys.path)
+        function: Callable[..., Any] = pickle.loads(define.definition)
         self._loaded[fn] = function
         return function
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -22,7 +23,10 @@ WAITS = frozenset({"_poll", "_sleep_until", "_read_until"})
 _BOOKS = tuple(_PACKAGE + folder + os.sep for folder in ("_worker", "_wire", "_core", "_store"))
 RETRY_S = 0.001
 
+#: Handler of the user or of Python, which ours stands before.
 _previous: Any = None
+#: An interrupt was put off: raised at the end of the API call that it hit, or RETRY_S later, whichever is first.
+pending = False
 
 
 def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -> bool:
@@ -38,20 +42,36 @@ def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -
     return True
 
 
-def again_later(signum: int) -> None:
-    """Send the signal to the main thread once more, shortly."""
+def again_later(signum: int, still_wanted: Callable[[], bool]) -> None:
+    """Send the signal to the main thread once more, shortly, if it is still wanted then."""
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(RETRY_S, signal.pthread_kill, (main, signum))
+
+    def send() -> None:
+        if still_wanted():
+            signal.pthread_kill(main, signum)
+
+    timer = threading.Timer(RETRY_S, send)
     timer.daemon = True
     timer.start()
 
 
 def _on_interrupt(signum: int, frame: FrameType | None) -> None:
+    global pending
     if may_interrupt(frame):
+        pending = False
         _previous(signum, frame)
     else:
-        again_later(signum)
+        pending = True
+        again_later(signum, lambda: pending)
+
+
+def raise_pending() -> None:
+    """At the end of an API call during which an interrupt was put off."""
+    global pending
+    if pending and threading.current_thread() is threading.main_thread():
+        pending = False
+        raise KeyboardInterrupt
 
 
 def protect_from_interrupts() -> None:

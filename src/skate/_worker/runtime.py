@@ -334,7 +334,9 @@ class Runtime:
     def free_stored(self, ids: list[bytes]) -> None:
         self.send(m.Free(ids))
 
-    def _undefine(self, fns: list[bytes]) -> None:
+    def _undefine(self, retired: list[bytes]) -> None:
+        # The same function may have been defined again since.
+        fns = [fn for fn in retired if fn not in self._functions]
         for peer in self.peers.all():
             known = [fn for fn in fns if fn in peer.functions]
             if known:
@@ -423,10 +425,11 @@ class Runtime:
     def export(self, function: Callable[..., Any], name: str) -> Function:
         exported = export_function(function, name)
         # One record for one function: workers forget it when its last record is gone.
-        known = self._functions.setdefault(exported.id, exported)
-        if known is exported:
-            self._retired_functions.watch(exported)
-        return known
+        with self.lock:
+            known = self._functions.setdefault(exported.id, exported)
+            if known is exported:
+                self._retired_functions.watch(exported)
+            return known
 
     def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""

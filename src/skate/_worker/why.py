@@ -52,8 +52,15 @@ def explain_locally(runtime: Runtime, id: bytes) -> str:
     kind, subject = known
     if kind == "borrowed":
         return "it belongs to yet another process"
-    lease, name = subject
-    return f"{name} was sent to worker pid {lease.peer.pid}" if kind == "sent" else f"{name} waits for a worker"
+    where, name = subject
+    if kind == "sent":
+        return f"{name} was sent to worker pid {where.peer.pid}"
+    cls, _ = where
+    total = runtime.welcome.resources
+    needs = ", ".join(
+        f"{amount:g} {kind} (the machine has {total.get(kind, 0):g})" for kind, amount in cls.resources.items()
+    )
+    return f"{name} waits for a worker" + (f": it needs {needs}" if needs else "")
 
 
 def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tuple[str, Any]:
