@@ -20,11 +20,12 @@ help:
 run: $(VENV)/.ready-examples
 	$(BIN)/python examples/evolution.py $(ARGS)
 
+# Hundreds of tests start processes of their own: without compiled bytecode that alone takes minutes.
 test: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/python -m pytest $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(ARGS)
 
 bench:
 	$(PYTHON) bench/run.py $(if $(PEERS),--peers $(PEERS))

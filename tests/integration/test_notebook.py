@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
@@ -22,9 +23,13 @@ def run_notebook(*cells: str) -> list[str]:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in every])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python", "language": "python"}
     client = nbclient.NotebookClient(notebook, timeout=50, kernel_name="python3", startup_timeout=50)
-    with client.setup_kernel():
-        for index, cell in enumerate(notebook.cells):
-            client.execute_cell(cell, index)
+
+    async def execute() -> None:
+        async with client.async_setup_kernel():
+            for index, cell in enumerate(notebook.cells):
+                await client.async_execute_cell(cell, index)
+
+    asyncio.run(execute())  # nbclient's own loop would stay open after the test
     return ["".join(map(text_of, cell.outputs)) for cell in notebook.cells]
 
 

@@ -194,7 +194,7 @@ TRAVELLERS: list[tuple[BaseException, tuple[str, ...]]] = [
     (AttributeError("no", name="n", obj=threading.Lock()), ("name",)),
     (json.JSONDecodeError("bad", "{", 1), ("msg", "doc", "pos", "lineno", "colno")),
     (subprocess.CalledProcessError(3, ["ls"], b"out", b"err"), ("returncode", "cmd", "output", "stderr")),
-    (urllib.error.HTTPError("http://x", 404, "gone", None, None), ("code", "msg", "filename")),  # type: ignore[arg-type]
+    (urllib.error.HTTPError("http://x", 404, "gone", None, None), ("code", "msg", "filename")),
     (TwoArguments(1, "two"), ("first", "second")),
     (GarbledByPickle("m", 4), ("code",)),
     (KeywordOnly(path="x", line=3), ("path", "line")),

@@ -76,7 +76,7 @@ class Inquiries:
         total, available = to_floats(pool.total), to_floats(pool.available)
         store = self._daemon.store.statistics()
         total["object_store_memory"] = float(self._daemon.config.object_store_memory)
-        available["object_store_memory"] = float(store["available_bytes"])
+        available["object_store_memory"] = total["object_store_memory"] - float(store["used_bytes"])
         # A node that goes on with tasks that had waited has less than nothing; people are told "nothing".
         return {"total": total, "available": {name: max(0.0, amount) for name, amount in available.items() if amount}}
 

@@ -223,7 +223,7 @@ def _state_of(error: BaseException) -> tuple[dict[str, Any], dict[str, Any]]:
         for name, field in _fields_of(base):
             try:
                 value = field.__get__(error)
-            except Exception:  # noqa: BLE001  # AttributeError: a slot never set. A class written in C may raise anything.
+            except Exception:  # noqa: BLE001 - a slot never set, or whatever a class written in C raises
                 continue
             if value is not None or not _reads_none_when_unset(error, base, name):
                 fields[name] = value

@@ -49,7 +49,7 @@ class StoreClient:
         self._chunk_bytes = min(CHUNK_BYTES_MAX, arena_bytes // 64)
         self._chunk_at = 0
         self._chunk_end = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         #: Buffers that user code may still look at, by object.
         self._buffers: dict[bytes, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
         #: Sizes of those objects: a buffer is longer than its object.

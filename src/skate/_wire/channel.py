@@ -43,8 +43,10 @@ class Channel:
         "_backlog",
         "_buffer",
         "_carries_fds",
+        "_deferred",
         "_lock",
         "_partial",
+        "_sending",
         "closed",
         "fds",
         "name",
@@ -62,7 +64,9 @@ class Channel:
         #: Called (with the send lock held) when something had to be kept back.
         self.on_backlog: Callable[[Channel], None] | None = None
         self._carries_fds = carries_fds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._sending = False
+        self._deferred: deque[tuple[Message, tuple[int, ...]]] = deque()
         self._backlog: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._buffer = bytearray()
         self._partial = bytearray()
@@ -78,8 +82,19 @@ class Channel:
         A closed channel swallows the message: its end is reported by the reading side, once.
         """
         with self._lock:
-            if self.closed:
+            if self._sending:  # a finalizer that interrupted this thread in the middle of another send
+                self._deferred.append((message, fds))
                 return
+            self._sending = True
+            try:
+                self._send(message, fds)
+                while self._deferred:
+                    self._send(*self._deferred.popleft())
+            finally:
+                self._sending = False
+
+    def _send(self, message: Message, fds: tuple[int, ...]) -> None:
+        if not self.closed:
             buffer = self._buffer
             encoder.encode_into(message, buffer, HEADER_BYTES)
             size = len(buffer)

@@ -78,7 +78,7 @@ class Executor:
         self._outbox_owner: Peer | None = None
         #: References inside those results: a release must not overtake the result that hands the reference on.
         self._outbox_refs: list[Any] = []
-        self._outbox_lock = threading.Lock()
+        self._outbox_lock = threading.RLock()
         self._outbox_since = 0.0
         self._timings: dict[bytes, tuple[int, float]] = {}
         self._watching = False
@@ -133,6 +133,7 @@ class Executor:
         for fn in message.fns:
             refs = self._functions.remove(fn, peer.process_id)
             self._runtime.table.unhold([ref.id for ref in refs])
+            self._ran = True  # what the function left behind may be in cycles, as every class is
 
     def _on_recall(self, peer: Peer, message: m.Recall) -> None:
         returned: list[bytes] = []
@@ -274,8 +275,8 @@ class Executor:
                 self._after(task, task.extra)
         self._slot[:] = _NO_TASK
         self._ran = True
+        flush_output()  # before the results: whoever gets them may end the program at once
         self.flush()
-        flush_output()
         if len(self._events) >= EVENTS_MAX // 2:
             self._send_events(0)
 

@@ -65,7 +65,9 @@ class Loop:
             end.setblocking(False)
         self._inner.register(self._kicker[1].fileno(), select.EPOLLIN)
         self._reading = threading.Lock()
-        self._arrived = threading.Condition(threading.Lock())
+        #: The thread that reads on its own behalf.
+        self._reader = 0
+        self._arrived = threading.Condition(threading.RLock())
         self._sleepers = 0
         self._buffer = bytearray(RECEIVE_BYTES)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -108,13 +110,20 @@ class Loop:
         if self._stopping:
             return False
         begin = time.monotonic()
+        if self._reader == threading.get_ident():
+            raise RuntimeError(
+                "a finalizer (__del__) waits for a task while Skate itself is at work in this thread: that is for "
+                "ever. Do not call get() or wait() in finalizers; submitting tasks and put() of small values are fine."
+            )
         if self._reading.acquire(blocking=False):
+            self._reader = threading.get_ident()
             try:
                 self._outer.modify(self._inner.fileno(), 0)
                 reached = self._read_until(ready, begin, deadline)
             finally:
                 # Released before it is armed: otherwise the I/O thread could use up the event and find us still
                 # reading.
+                self._reader = 0
                 self._reading.release()
                 self._arm()
                 if self._sleepers:

@@ -59,6 +59,8 @@ from skate._worker.submit import Call, Submitter
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
 _COUNTER_BYTES = 4
+#: Dropped references that a put finds before it sees to them itself.
+DROPPED_MAX = 256
 
 
 class Runtime:
@@ -385,6 +387,8 @@ class Runtime:
             with self.lock:
                 id = self.new_id(PUT_INDEX)
                 self.table.entries[id] = Entry(1, 0, data)
+                if len(dropped) >= DROPPED_MAX:  # no message may come that would be the occasion
+                    self._housekeeping()
         else:
             id = self.put_serialized(self.serialize(value, what="the value given to put"))
         if self.loop.dormant:
