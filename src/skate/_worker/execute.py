@@ -237,6 +237,8 @@ class Executor:
         return bool(self._queue) or self._retiring
 
     def _run_queue(self) -> None:
+        if self._runtime.loop.dormant:
+            self._runtime.loop.stir()
         if len(self._queue) > 1 and not self._watching:
             self._watch()
         perf_counter = time.perf_counter
