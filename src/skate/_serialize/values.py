@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skate._object_ref import ObjectRef, collecting_refs
+from skate._serialize.copying import copy_into
 
 #: Values up to this size travel inside messages; larger ones lie in shared memory.
 INLINE_BYTES_MAX = 100 * 1024
@@ -61,7 +62,7 @@ class Serialized:
 
     def write_into(self, target: memoryview) -> None:
         for offset, piece in self.pieces:
-            target[offset : offset + len(piece)] = piece
+            copy_into(target, offset, piece)
 
     def to_bytes(self) -> bytes:
         if len(self.pieces) == 1 and isinstance(self.pieces[0][1], bytes):
