@@ -24,7 +24,9 @@ MB = 1_000_000
 
 
 def start(spill_directory: Path, store_bytes: int = 100 * MB) -> None:
-    skate.init(num_cpus=2, object_store_memory=store_bytes, spill_directory=str(spill_directory))
+    skate.init(
+        num_cpus=2, object_store_memory=store_bytes, spill_directory=str(spill_directory), store_full_grace_s=2.0
+    )
 
 
 def random_array(seed: int, size: int = 10 * MB) -> np.ndarray[Any, Any]:

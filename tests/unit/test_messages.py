@@ -73,7 +73,9 @@ def example(kind: type[Message]) -> Message:
     for field in required:
         hint = hints[field.name]
         origin = typing.get_origin(hint)
-        given_values[field.name] = zeros[hint] if hint in zeros else b"" if origin is typing.Union else origin()
+        given_values[field.name] = (
+            zeros[hint] if hint in zeros else b"" if origin in (typing.Union, types.UnionType) else origin()
+        )
     return kind(**given_values)
 
 

@@ -85,6 +85,13 @@ def test_a_demand_gets_the_idle_worker() -> None:
     assert node.demand(A) == [grant(A, 1, W1)]
 
 
+def test_a_worker_is_not_lent_to_itself() -> None:
+    """A task left a child behind and ended: its worker is the only idle one, and asks for a worker."""
+    node = Node({"CPU": 1}, workers=1)
+    (asker,) = node.scheduler.workers
+    assert node.demand(asker) == [StartWorker(())]
+
+
 def test_a_demand_without_a_worker_starts_one_and_gets_it() -> None:
     node = Node()
     assert node.demand(A) == [StartWorker(())]
@@ -688,7 +695,8 @@ class Conversation(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         for demand in self.scheduler.demands.values():
-            if self.scheduler.idle.get(demand.env) and self.scheduler.pool.fits(demand.request):
+            idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
+            if idle and self.scheduler.pool.fits(demand.request):
                 others = [other for other in self.scheduler.demands.values() if other is not demand]
                 assert others, f"{demand} fits, has an idle worker, and is alone"
 

@@ -59,7 +59,7 @@ class Estimates:
         budget = TARGET_S - load_s
         popleft, append = queue.popleft, taken.append
         first = not inflight
-        while room:
+        while room and queue:  # a finalizer may run in between, and what it submits may take tasks along
             cost = seconds.get(queue[0].fn, UNKNOWN_S)
             if added + cost > budget and not first:
                 break
