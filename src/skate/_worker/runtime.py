@@ -59,6 +59,9 @@ from skate._worker.submit import Call, Submitter
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
 _COUNTER_BYTES = 4
+#: The same for values that are not scalars; after a large one it sees to them at once, to have the memory back.
+LARGE_DROPPED_MAX = 8
+LARGE_PUT_BYTES = 4 << 20
 #: Dropped references that a put finds before it sees to them itself.
 DROPPED_MAX = 256
 
@@ -405,7 +408,8 @@ class Runtime:
                 self.table.hold(ref._id)
             inside = [ref._id for ref in value.refs] or None
             self.table.entries[id] = Entry(1, 0, stored, contained=inside)
-            self._housekeeping()
+            if value.size > LARGE_PUT_BYTES or len(dropped) >= LARGE_DROPPED_MAX:
+                self._housekeeping()
         return id
 
     def serialize(self, value: object, *, what: str) -> Serialized:
