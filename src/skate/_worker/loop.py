@@ -32,9 +32,10 @@ from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.messages import AnyMessage
 
 ARMED = select.EPOLLIN | select.EPOLLONESHOT
-#: How long a waiting thread looks again before it blocks, in seconds, and how long a wait may be to count as short.
+#: How long a waiting thread looks again before it blocks, in seconds, and how long a wait may be to count as short:
+#: longer than a round trip between cores that fell asleep (200 µs here), or nobody would ever begin to look.
 SPIN_S = 50e-6
-SHORT_WAIT_S = 120e-6
+SHORT_WAIT_S = 300e-6
 #: Period of the housekeeping call while there is anything to keep house for.
 TICK_S = 0.25
 TICKS_BEFORE_SLEEP = 4
@@ -77,7 +78,7 @@ class Loop:
         #: True while the I/O thread sleeps without ticking; whoever creates work must call `stir`.
         self.dormant = False
         self._stopping = False
-        self._recent_wait_s = 1.0
+        self._recent_wait_s = 1e-3
         self._thread = threading.Thread(target=self._run, name="skate-io", daemon=True)
 
     def start(self) -> None:
