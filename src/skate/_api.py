@@ -7,19 +7,17 @@ import logging
 import math
 import numbers
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
-from skate._config import cpu_count, default_store_bytes
+from skate._config import cpu_count, default_store_bytes, temporary_directory
 from skate._node.main import NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
 from skate._worker.driver import LocalNode
 from skate._worker.execute import visible_gpus
-from skate.exceptions import NotInitializedError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,7 +105,7 @@ def init(
         from skate._options import task_options
 
         checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
-        directory = spill_directory or _temp_dir or tempfile.gettempdir()
+        directory = spill_directory or _temp_dir or temporary_directory()
         if not os.path.isdir(directory):
             raise ValueError(f"spill_directory={directory!r} is not a directory; create it, or name another.")
         cpus = cpu_count() if num_cpus is None else num_cpus
@@ -354,13 +352,6 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False
     current.get_runtime().cancel(ref._id, force=force, recursive=recursive)
 
 
-def require_runtime(call: str) -> Any:
-    runtime = current.runtime_or_none()
-    if runtime is None:
-        raise NotInitializedError(call=call)
-    return runtime
-
-
 def cluster_resources() -> dict[str, float]:
     """All that tasks can ask for: {"CPU": 2.0, "memory": …}."""
     total: dict[str, float] = current.get_runtime().query("resources")["total"]
@@ -412,6 +403,3 @@ def why(ref: ObjectRef[Any]) -> str:
     from skate._worker.why import explain
 
     return explain(current.get_runtime(), ref)
-
-
-Callback = Callable[[], None]

@@ -38,3 +38,11 @@ def memory_bytes() -> int:
 
 def default_store_bytes() -> int:
     return int(min(max(memory_bytes() * STORE_PART, STORE_BYTES_MIN), STORE_BYTES_MAX))
+
+
+def temporary_directory() -> str:
+    """Where `tempfile` would put files. That module finds out by writing one, which `kill -9` could leave there."""
+    for directory in (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp"):
+        if directory and os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK):
+            return os.path.abspath(directory)
+    return os.getcwd()

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -283,6 +284,33 @@ def test_a_running_task_is_interrupted(body: Callable[[], None], tmp_path: Path)
     assert_all_cpus_free()
     assert_works()
     assert len(lines(started)) == 1, "what was cancelled is not retried"
+
+
+def test_a_task_is_interrupted_before_the_children_that_it_waits_for(tmp_path: Path) -> None:
+    started, seen = tmp_path / "started", tmp_path / "seen"
+
+    @skate.remote
+    def run() -> None:
+        child = forever.remote()
+        # A moment in which signals do not reach the task, as in a long call of a C library.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        append(started, os.getpid())
+        finished, _ = skate.wait([child], timeout=0.2)
+        append(seen, len(finished))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+        time.sleep(1000)
+
+    @skate.remote
+    def forever() -> None:
+        while True:
+            time.sleep(0.01)
+
+    ref = run.remote()
+    wait_for(started.exists, WITHIN_S, "the task to run")
+    skate.cancel(ref)
+    assert_cancelled(ref)
+    assert seen.read_text().split() == ["0"]
+    assert_all_cpus_free()
 
 
 def test_the_worker_is_used_again_and_no_late_interrupt_hits_the_next_task(tmp_path: Path) -> None:

@@ -257,6 +257,27 @@ def test_nothing_is_left_when_killed_at_any_moment_of_its_start(
         driver.assert_nothing_left(record_property)
 
 
+def test_the_driver_writes_no_file(tmp_path: Path, start_driver: StartDriver) -> None:
+    # What was never there cannot be left, whenever the driver is killed.
+    program = (
+        "import os, sys\n"
+        "WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT\n"
+        "def hook(event, args):\n"
+        "    if event == 'open' and isinstance(args[0], str) and args[2] & WRITES and args[0] != os.devnull:\n"
+        "        written.append(args[0])\n"
+        "written = []\n"
+        "sys.dont_write_bytecode = True\n"
+        "sys.addaudithook(hook)\n"
+        "import skate\n"
+        "@skate.remote\ndef f(): return 1\n"
+        "skate.init(num_cpus=2)\nskate.get([f.remote() for _ in range(100)])\n"
+        "skate.shutdown()\n"
+        "assert not written, written\n"
+        "print('ready', flush=True)\n"
+    )
+    start_driver(tmp_path, program).wait_until_ready()
+
+
 def test_nothing_is_left_of_a_grandchild_when_its_task_was_killed(
     tmp_path: Path, start_driver: StartDriver, record_property: Callable[[str, object], None]
 ) -> None:

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from skate._core.ids import return_id
+from skate._core.ids import child_prefix, return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
 from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
@@ -44,7 +44,7 @@ from skate._serialize.values import (
 from skate._store.layout import SLOT_TASK_BYTES, slot_offset
 from skate._wire import messages as m
 from skate._worker.functions import LoadedFunctions
-from skate._worker.interrupt import again_later, may_interrupt
+from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import flush_output
 from skate._worker.peers import Peer
 from skate.exceptions import ObjectLostError, TaskInterrupt
@@ -57,6 +57,8 @@ FLUSH_S = 0.001
 #: Task events kept for the timeline until they are sent to the daemon; beyond this the oldest are dropped.
 EVENTS_MAX = 20_000
 CANCEL_SIGNAL = signal.SIGUSR2
+#: Longest time that the children of a cancelled task wait for the interrupt to reach it: it may be in C code.
+CHILDREN_WAIT_S = 1.0
 
 
 class Executor:
@@ -84,6 +86,8 @@ class Executor:
         self._watching = False
         self._blocked = 0
         self._cancel: bytes = b""
+        #: The interrupt for `_cancel` has been raised in the task.
+        self._interrupted = False
         self._consumed: dict[bytes, int] = {}
         self._closed_streams: set[bytes] = set()
         self._calls: dict[bytes, int] = {}
@@ -155,14 +159,26 @@ class Executor:
                 return
         current = self._current
         if current is not None and current.id == message.id:
-            if message.recursive:
-                context = self._runtime.context
-                if context.prefix:
-                    self._runtime.submitter.cancel_children(context.prefix)
+            children = child_prefix(current.id, self._runtime.context.attempt)
             if message.queued_only:
+                if message.recursive:
+                    self._runtime.submitter.cancel_children(children)
                 return
             self._cancel = message.id
+            self._interrupted = False
             signal.pthread_kill(self._thread, CANCEL_SIGNAL)
+            if message.recursive:
+                self._cancel_children(message.id, children, time.monotonic() + CHILDREN_WAIT_S)
+
+    def _cancel_children(self, id: bytes, children: bytes, at_the_latest: float) -> None:
+        """Once the task itself was interrupted: otherwise it could learn of its cancellation from a child that it
+        waits for, and the interrupt would hit it while it tidies up."""
+        now = time.monotonic()
+        if self._cancel == id and not self._interrupted and now < at_the_latest:
+            again = functools.partial(self._cancel_children, id, children, at_the_latest)
+            self._runtime.loop.call_at(now + RETRY_S, again)
+        else:
+            self._runtime.submitter.cancel_children(children)
 
     def _cancelled_result(self, id: bytes) -> Result:
         return Result(id, Failure(b""), ResultExtra(cancelled=True))
@@ -173,6 +189,7 @@ class Executor:
             self._cancel = b""
             return
         if may_interrupt(frame, also=_RUNS_USER_CODE):
+            self._interrupted = True
             raise TaskInterrupt
         again_later(signum, lambda: bool(self._cancel))
 
