@@ -117,7 +117,7 @@ def test_a_closure_has_the_values_of_the_moment_of_its_first_call() -> None:
         (Account(5).after, (3,), Account(8)),
         (Account, (4,), Account(4)),
     ],
-    ids=str,
+    ids=lambda part: str(part).partition(" at 0x")[0],
 )
 def test_anything_that_can_be_called(function: Any, arguments: Any, value: Any) -> None:
     assert skate.get(skate.remote(function).remote(*arguments)) == value

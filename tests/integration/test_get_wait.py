@@ -54,7 +54,11 @@ def test_a_list_with_a_failed_task_raises_its_error() -> None:
         skate.get([skate.put(1), fail.remote(), skate.put(2)])
 
 
-@pytest.mark.parametrize("value", [1, "ref", None, [1], [[1]], {"a": 1}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [1, "ref", None, [1], [[1]], {"a": 1}, object()],
+    ids=lambda value: type(value).__name__ if type(value) is object else repr(value),
+)
 def test_what_is_not_a_reference_is_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError, match=r"get\(\)"):
         skate.get(value)

@@ -45,7 +45,9 @@ def test_results_are_in_order_even_when_the_first_takes_longest(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "function", [square, skate.remote(square), skate.remote(square).options(num_cpus=0.5), lambda x: x * x], ids=str
+    "function",
+    [square, skate.remote(square), skate.remote(square).options(num_cpus=0.5), lambda x: x * x],
+    ids=["plain", "remote", "options", "lambda"],
 )
 def test_plain_and_remote_functions(function: Any) -> None:
     assert list(skate.map(function, range(10))) == [square(i) for i in range(10)]
