@@ -74,13 +74,21 @@ def test_the_deadline_is_that_of_the_oldest_count() -> None:
     assert folder.next_deadline() == WINDOW_S
 
 
+def test_the_count_of_a_line_that_is_forgotten_is_shown() -> None:
+    folder = Folder()
+    for _ in range(3):
+        folder.add("", "often", now=0.0)
+    shown = [folder.add("", f"line {number}", now=0.0) for number in range(REMEMBERED_MAX)]
+    assert shown[-1] == f"often [repeated 2x]\nline {REMEMBERED_MAX - 1}"
+
+
 def test_memory_is_bounded_and_the_oldest_line_is_forgotten_first() -> None:
     folder = Folder()
     for number in range(REMEMBERED_MAX + 1):
         assert folder.add("", f"line {number}", now=0.0) == f"line {number}"
     assert folder.add("", "line 1", now=0.0) is None
     assert folder.add("", f"line {REMEMBERED_MAX}", now=0.0) is None
-    assert folder.add("", "line 0", now=0.0) == "line 0", "forgotten, so shown again"
+    assert folder.add("", "line 0", now=0.0) == "line 1 [repeated 1x]\nline 0", "forgotten, so shown again"
 
 
 def test_a_line_that_keeps_coming_is_not_the_oldest() -> None:

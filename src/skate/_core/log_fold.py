@@ -8,7 +8,7 @@ has not been seen before.
 from __future__ import annotations
 
 WINDOW_S = 5.0
-#: Distinct lines remembered at a time; beyond this the oldest is forgotten and would be shown again.
+#: Distinct lines remembered at a time; beyond this the oldest is forgotten, its count shown, and would be shown again.
 REMEMBERED_MAX = 1000
 
 
@@ -29,11 +29,13 @@ class Folder:
             self._seen[text] = (seen[0], seen[1] + 1, prefix)
             return None
         shown = f"{prefix}{text}"
-        if seen is not None and seen[1]:
-            shown = f"{_repeated(seen[2], text, seen[1])}\n{shown}"
-        self._seen.pop(text, None)
-        if len(self._seen) >= REMEMBERED_MAX:
-            self._seen.pop(next(iter(self._seen)))
+        forgotten = text if seen is not None else None
+        if seen is None and len(self._seen) >= REMEMBERED_MAX:
+            forgotten = next(iter(self._seen))
+        if forgotten is not None:
+            _, count, last_prefix = self._seen.pop(forgotten)
+            if count:
+                shown = f"{_repeated(last_prefix, forgotten, count)}\n{shown}"
         self._seen[text] = (now + WINDOW_S, 0, prefix)
         return shown
 

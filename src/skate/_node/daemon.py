@@ -61,8 +61,9 @@ PIPE_DRAIN_BYTES_MAX = 4 << 20
 DESCRIPTORS_PER_WORKER = 4
 #: The zygote of an environment stays so much longer than its idle workers: it costs a hundred times as much to start.
 ZYGOTE_IDLE_FACTOR = 6
-#: Time that ending may take.
+#: Time that ending may take, and how long a driver that is still reading the last lines is given in all.
 END_S = 1.0
+LAST_LINES_S = 10.0
 
 
 class Process:
@@ -386,9 +387,8 @@ class Daemon:
     def _on_output(self, process: Process, fd: int, stream: Stream) -> None:
         if not self._read_pipe(process, fd, stream):
             self.loop.unwatch(fd)
-        elif stream.has_partial and process.partial_timer is None:
-            when = time.monotonic() + PARTIAL_LINE_S
-            process.partial_timer = self.loop.call_at(when, lambda: self._flush_partial_lines(process))
+        else:
+            self._watch_partial_lines(process)
 
     def _read_pipe(self, process: Process, fd: int, stream: Stream) -> int:
         """Read once; the number of bytes, 0 at the end of the stream."""
@@ -399,11 +399,22 @@ class Daemon:
         self._show(process, stream, stream.feed(data))
         return len(data)
 
+    def _watch_partial_lines(self, process: Process) -> None:
+        if process.partial_timer is None and any(stream.has_partial for stream in process.streams):
+            for stream in process.streams:
+                stream.fed = False
+            when = time.monotonic() + PARTIAL_LINE_S
+            process.partial_timer = self.loop.call_at(when, lambda: self._flush_partial_lines(process))
+
     def _flush_partial_lines(self, process: Process) -> None:
         process.partial_timer = None
-        for stream in process.streams:
-            if stream.has_partial:
+        worker = process.worker
+        assert worker is not None
+        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
+            self._read_pipe(process, fd, stream)  # the rest of the line may be there, and the daemon late
+            if stream.has_partial and not stream.fed:
                 self._show(process, stream, stream.flush())
+        self._watch_partial_lines(process)
 
     def _show(self, process: Process, stream: Stream, lines: list[Line]) -> None:
         if not lines:
@@ -549,16 +560,15 @@ class Daemon:
                 driver.channel.send(logs)
         for process in self.processes.values():
             if process.worker is None:
-                self._take_leave(process.channel, deadline)
+                self._take_leave(process.channel)
         self.store.close()
 
-    def _take_leave(self, channel: Channel, deadline: float) -> None:
+    def _take_leave(self, channel: Channel) -> None:
         channel.send(wire.Goodbye())
-        while channel.has_backlog and not channel.flush():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            _wait_writable(channel.fileno(), left)
+        give_up_at = time.monotonic() + LAST_LINES_S
+        while channel.has_backlog and not channel.flush() and time.monotonic() < give_up_at:
+            if not _wait_writable(channel.fileno(), END_S):
+                return  # it does not read
 
 
 def _is_end(error: Exception) -> bool:
@@ -575,10 +585,10 @@ def _raise_descriptor_limit() -> int:
     return 1 << 20 if hard == resource.RLIM_INFINITY else hard
 
 
-def _wait_writable(fd: int, timeout_s: float) -> None:
+def _wait_writable(fd: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    poll.poll(max(1, int(timeout_s * 1000)))
+    return bool(poll.poll(timeout_s * 1000))
 
 
 HANDLERS: dict[type, Any] = {

@@ -27,7 +27,7 @@ MESSAGE_LINES_MAX = 1_000
 LAST_LINES_MAX = 20
 #: Those of them that may come before the headline of a crash.
 LINES_BEFORE_CRASH_MAX = 8
-#: Text without a newline (a prompt, a progress bar) is shown after this time.
+#: Text without a newline (a prompt, a progress bar) is shown when nothing has followed it for this time.
 PARTIAL_LINE_S = 0.15
 
 
@@ -40,6 +40,8 @@ class Stream:
         self.name = ""
         self.is_error = is_error
         self._partial = bytearray()
+        #: Something came since the daemon last looked for text that stays without a newline.
+        self.fed = False
         #: The rest of the line is skipped: it was too long.
         self._skipping = False
 
@@ -50,6 +52,7 @@ class Stream:
     def feed(self, data: bytes) -> list[Line]:
         """The lines that are complete with this data."""
         lines: list[Line] = []
+        self.fed = True
         *whole, rest = data.split(b"\n")
         for piece in whole:
             if self._skipping:

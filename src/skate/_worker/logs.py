@@ -27,8 +27,8 @@ class LogPrinter:
             shown = []
             for line in lines:
                 if line.is_error == is_error:
-                    prefix = f"({line.name} pid={line.pid}) " if line.name else f"(pid={line.pid}) "
-                    text = folder.add(prefix, line.text, now)
+                    # What the node daemon says about the lines is no line of a worker, and is never folded.
+                    text = folder.add(_prefix(line), line.text, now) if line.pid else f"(skate) {line.text}"
                     if text is not None:
                         shown.append(text)
             self._write(is_error, shown)
@@ -62,3 +62,7 @@ class LogPrinter:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass  # the driver's own output is closed: there is nobody to show it to
+
+
+def _prefix(line: Line) -> str:
+    return f"({line.name} pid={line.pid}) " if line.name else f"(pid={line.pid}) "

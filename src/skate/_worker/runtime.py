@@ -62,6 +62,9 @@ _COUNTER_BYTES = 4
 #: The same for values that are not scalars; after a large one it sees to them at once, to have the memory back.
 LARGE_DROPPED_MAX = 8
 LARGE_PUT_BYTES = 4 << 20
+#: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
+GOODBYE_S = 2.0
+LAST_LINES_S = 10.0
 #: Dropped references that a put finds before it sees to them itself.
 DROPPED_MAX = 256
 
@@ -103,6 +106,8 @@ class Runtime:
         self.daemon_exit_code: Callable[[], int | None] = lambda: None
         self.on_logs: Callable[[list[m.Line]], None] = lambda lines: None
         self._said_goodbye = False
+        #: Messages with lines that workers printed.
+        self._logs_heard = 0
         self._pool: Any = None
         #: What `init` was told that concerns the whole job.
         self.settings: dict[str, Any] = {}
@@ -155,7 +160,7 @@ class Runtime:
         self.closed = True
         if not self.broken:
             self.send(m.Shutdown())
-            self.loop.wait(lambda: self._said_goodbye or self.broken, time.monotonic() + 2.0)
+            self._wait_for_goodbye()
         self._arguments.forget_all()
         with self.lock:
             self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
@@ -167,6 +172,15 @@ class Runtime:
         if self._welcomed:
             self.store.close()
             del self.arena
+
+    def _wait_for_goodbye(self) -> None:
+        """The last lines come before it: as long as some do, they are waited for."""
+        give_up_at = time.monotonic() + LAST_LINES_S
+        heard = -1
+        while heard != self._logs_heard and time.monotonic() < give_up_at:
+            heard = self._logs_heard
+            if self.loop.wait(lambda: self._said_goodbye or self.broken, time.monotonic() + GOODBYE_S):
+                return
 
     def abandon(self) -> None:
         """In a forked child: this runtime is the parent's."""
@@ -250,6 +264,7 @@ class Runtime:
             case m.LeaseInfeasible():
                 self.submitter.on_infeasible(message)
             case m.Logs():
+                self._logs_heard += 1
                 self.on_logs(message.lines)
             case m.Welcome():
                 self._on_welcome(message)
