@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 from skate._core.log_fold import Folder
 from skate._wire.messages import Line
 from skate._worker.loop import Loop
+
+#: Half of the buffer of a text stream.
+PIECE_CHARACTERS_MAX = 4096
 
 
 class LogPrinter:
@@ -58,10 +62,27 @@ class LogPrinter:
         # Looked up each time: notebooks and test runners replace the streams.
         stream = sys.stderr if is_error else sys.stdout
         try:
-            stream.write("\n".join(lines) + "\n")
-            stream.flush()
+            for piece in _pieces(lines):
+                stream.write(piece)
+                stream.flush()
         except (OSError, ValueError, AttributeError):
             pass  # the driver's own output is closed: there is nobody to show it to
+
+
+def _pieces(lines: list[str]) -> Iterator[str]:
+    """Whole lines, not more at a time than the stream's buffer takes at once.
+
+    The program prints to the same stream from another thread: its text may come between pieces, not within a line.
+    """
+    piece: list[str] = []
+    size = 0
+    for line in lines:
+        if size + len(line) >= PIECE_CHARACTERS_MAX and piece:
+            yield "".join(piece)
+            piece, size = [], 0
+        piece.append(f"{line}\n")
+        size += len(line) + 1
+    yield "".join(piece)
 
 
 def _prefix(line: Line) -> str:
