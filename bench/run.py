@@ -169,6 +169,7 @@ def run_cell(peer: str, row: Row, cpus: int, quick: bool) -> dict[str, Any]:
     command = [str(environments.python_of(peer)), str(HERE / "child.py"), peer, row.name, str(result)]
     command += ["--cpus", str(cpus), *(["--quick"] if quick else [])]
     environment = os.environ | {"TMPDIR": str(scratch), "PYTHONPATH": str(HERE)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a start is measured with byte code compiled, as users have it
     try:
         with log.open("wb") as out:
             child = subprocess.Popen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import numbers
 import os
@@ -17,17 +16,15 @@ from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
 from skate._worker.driver import LocalNode
-from skate._worker.execute import visible_gpus
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-logger = logging.getLogger("skate")
 
 _node: LocalNode | None = None
 _lock = threading.RLock()
 _settings: dict[str, Any] = {}
 STORE_BYTES_LEAST = 8 << 20
+LOGGING_LEVELS = ("NOTSET", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL", "CRITICAL")
 
 
 class RuntimeInfo(dict[str, Any]):
@@ -60,7 +57,7 @@ def init(
     object_store_memory: int | None = None,
     namespace: str | None = None,
     log_to_driver: bool = True,
-    logging_level: int | str = logging.INFO,
+    logging_level: int | str = "INFO",
     logging_format: str | None = None,
     configure_logging: bool = True,
     ignore_reinit_error: bool = False,
@@ -99,9 +96,9 @@ def init(
                 "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
                 "the runtime that is there."
             )
-        _check_init(address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, ignored)
-        if configure_logging:
-            logger.setLevel(logging_level if isinstance(logging_level, int) else logging_level.upper())
+        _check_init(
+            address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, logging_level, ignored
+        )
         from skate._options import task_options
 
         checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
@@ -130,6 +127,12 @@ def init(
         runtime.settings = dict(_settings)
         current.set_runtime(runtime)
         interrupt.protect_from_interrupts()
+        if configure_logging:
+            import logging  # the runtime has imported it while the daemon started
+
+            logging.getLogger("skate").setLevel(
+                logging_level if isinstance(logging_level, int) else logging_level.upper()
+            )
         return _info()
 
 
@@ -140,6 +143,7 @@ def _check_init(
     object_store_memory: Any,
     namespace: Any,
     memory_threshold: Any,
+    logging_level: Any,
     ignored: dict[str, Any],
 ) -> None:
     if address not in (None, "local"):
@@ -155,6 +159,8 @@ def _check_init(
         raise TypeError(f"init(namespace={namespace!r}): it may be a string.")
     if not (_is_number(memory_threshold) and 0 < memory_threshold <= 1):
         raise ValueError(f"init(memory_threshold={memory_threshold!r}): it may be a number above 0, at most 1.")
+    if not isinstance(logging_level, int) and str(logging_level).upper() not in LOGGING_LEVELS:
+        raise ValueError(f"init(logging_level={logging_level!r}): it may be a number or one of {LOGGING_LEVELS}.")
     if object_store_memory is not None and (
         not isinstance(object_store_memory, numbers.Real) or object_store_memory < STORE_BYTES_LEAST
     ):
@@ -375,6 +381,8 @@ def get_gpu_ids() -> list[int]:
     runtime = current.get_runtime()
     if runtime.executor is not None:
         return list(runtime.executor.gpu_ids)
+    from skate._worker.execute import visible_gpus
+
     return visible_gpus()
 
 

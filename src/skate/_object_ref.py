@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -20,6 +19,8 @@ import msgspec
 from skate._core.ids import short, task_of
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from skate._worker.runtime import Runtime
 
 T = TypeVar("T", covariant=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -322,3 +323,13 @@ def test_a_task_can_be_cancelled(tmp_path: Path) -> None:
     skate.cancel(ref)
     with pytest.raises(skate.exceptions.TaskCancelledError):
         skate.get(ref)
+
+
+def test_workers_collect_garbage() -> None:
+    # The processes that they are forked from do not while they start.
+    @skate.remote
+    def is_collecting() -> bool:
+        return gc.isenabled()
+
+    in_an_environment = is_collecting.options(runtime_env={"env_vars": {"SKATE_TEST_GARBAGE": "1"}})
+    assert skate.get([is_collecting.remote(), in_an_environment.remote()]) == [True, True]

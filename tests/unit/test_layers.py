@@ -46,6 +46,7 @@ LIBRARIES = {"cli", "dashboard", "rl", "serve", "train", "util"}
 #: What decisions may be made of: nothing here reads, writes, waits or knows the time.
 PURE = {
     "__future__",
+    "_blake2",
     "abc",
     "array",
     "bisect",

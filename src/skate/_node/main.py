@@ -6,6 +6,7 @@ Start-up is what a user waits for, so its order is deliberate: import what zygot
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -64,6 +65,7 @@ def main() -> None:
     try:
         from skate._node.daemon import Daemon
 
+        gc.enable()  # it was switched off for the imports
         Daemon(config, zygote_pid, zygote_sock).run()
         code = 0
     except BaseException:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was

@@ -199,6 +199,7 @@ class Zygote:
 
             module, _, function = self._entry.partition(":")
             self._run = getattr(importlib.import_module(module), function)
+            gc.enable()  # it was switched off for the imports
         except Exception as error:  # noqa: BLE001 - whatever it was, the daemon is told
             reason = "".join(traceback.format_exception_only(type(error), error)).strip()
             self._report(Failed(f"the modules of a worker could not be imported: {reason}"))

@@ -12,10 +12,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from skate import _object_ref
-from skate._worker.runtime import Runtime
 from skate.exceptions import ForkedProcessError, NotInitializedError
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
 
 _runtime: Runtime | None = None
 _forked_from = 0

@@ -1,4 +1,8 @@
-"""How a driver starts a node daemon of its own and joins it."""
+"""How a driver starts a node daemon of its own and joins it.
+
+The daemon takes longer to start than anything else, so it is started first: this module imports only what that needs,
+and the runtime is imported while the daemon boots on another core.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,6 @@ import time
 from skate._node.main import NodeConfig
 from skate._wire.messages import Hello
 from skate._worker.functions import PATH_AT_START
-from skate._worker.logs import LogPrinter
-from skate._worker.runtime import Runtime
 
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
@@ -29,6 +31,12 @@ class LocalNode:
         config.control_fd = theirs.fileno()
         self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
         theirs.close()
+        # What the runtime and the first task need.
+        import skate._serialize.errors
+        import skate._serialize.pickler  # noqa: F401
+        from skate._worker.logs import LogPrinter
+        from skate._worker.runtime import Runtime
+
         self.runtime = Runtime(ours)
         self.runtime.daemon_exit_code = self._exit_code
         self._printer = LogPrinter(self.runtime.loop)
@@ -45,10 +53,6 @@ class LocalNode:
         )
         PATH_AT_START.update(hello.sys_path)
         try:
-            # The daemon boots on another core; what the first task needs is imported here meanwhile.
-            import skate._serialize.errors
-            import skate._serialize.pickler  # noqa: F401
-
             self.runtime.start(hello, START_TIMEOUT_S)
         except BaseException:
             self.close()
@@ -80,8 +84,9 @@ def _spawn(config: NodeConfig, control_fd: int, environment: dict[str, str]) -> 
     import msgspec
 
     # Paths are handed over explicitly: the child skips site initialisation, which is a fifth of an interpreter's start.
+    # It collects no garbage before its modules are imported: there is none.
     code = (
-        "import sys; sys.path[:] = sys.argv.pop().split(':::'); "
+        "import gc, sys; gc.disable(); sys.path[:] = sys.argv.pop().split(':::'); "
         "sys.prefix, sys.exec_prefix = sys.argv.pop().split(':::'); from skate._node.main import main; main()"
     )
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
