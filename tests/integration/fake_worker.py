@@ -44,7 +44,7 @@ def run(start: WorkerStart) -> None:
                     peers[Channel(socket.socket(fileno=daemon.fds.popleft()))] = message.process_id
                 elif isinstance(message, wire.CollectEvents):
                     events = [("step", b"t" * 20, 1.0, 2.0)]
-                    daemon.send(wire.Events(message.request, events))
+                    daemon.send(wire.Events(message.request, len(events), wire.encode_events(events)))
                 elif isinstance(message, wire.Retire):
                     said.append(message)
                     daemon.send(wire.Ready() if stays else wire.Retire())

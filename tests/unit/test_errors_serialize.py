@@ -312,8 +312,9 @@ def test_class_is_forgotten_with_the_class_it_was_made_for() -> None:
 
 
 def test_metaclass_of_the_class_is_respected() -> None:
-    sent(WithMetaclass("m"))
-    assert Meta.made.count("TaskError(WithMetaclass)") == 1
+    arrived = sent(WithMetaclass("m"))
+    assert type(type(arrived)) is Meta
+    assert Meta.made[-1] == "TaskError(WithMetaclass)"
 
 
 def test_property_of_the_class_hides_ours_except_cause() -> None:

@@ -14,16 +14,22 @@ from collections import deque
 
 from skate._core.task import Task, Timing
 
-#: Work that should be on the way to a worker. Long against a round trip (50-100 µs), short against human patience.
-TARGET_S = 0.002
+#: Work that should be on the way to a worker. Every message costs about 100 µs of CPU on both sides together, so one in
+#: 10 ms takes a hundredth of a core; and nobody sees whether 40 ms of work wait here or there.
+TARGET_S = 0.040
+#: More is sent when less than this is left: several tasks in one message, not one for each that ends.
+REFILL_S = 0.7 * TARGET_S
 #: Most tasks on one worker, however tiny.
 DEPTH_MAX = 1000
 #: Most tasks in one message: the first of them should start while the rest are still being made.
 BATCH_MAX = 256
 #: What a function that never ran is taken to need: one at a time.
 UNKNOWN_S = 1.0
-#: Weight of the newest measurement. A function that turns slow is noticed at once (see `learn`).
+#: Weight of the newest measurement.
 NEWEST = 0.25
+#: A function that takes so many times longer than it did has turned slow, and is believed at once. More than single
+#: tasks of one kind differ by: the longest in a hundred of a simulation may well take five times the mean.
+TURNED_SLOW = 10
 
 
 class Estimates:
@@ -35,7 +41,7 @@ class Estimates:
     def learn(self, timing: Timing) -> None:
         seen = timing.seconds / timing.count
         before = self.seconds.get(timing.fn)
-        if before is None or seen > 4 * before:
+        if before is None or seen > TURNED_SLOW * before:
             self.seconds[timing.fn] = seen
         else:
             self.seconds[timing.fn] = before + NEWEST * (seen - before)
@@ -51,7 +57,7 @@ class Estimates:
         room = min(DEPTH_MAX - inflight, BATCH_MAX, -(-len(queue) // workers))
         if room <= 0:
             return [], 0.0
-        if inflight and load_s >= TARGET_S:
+        if inflight and load_s > REFILL_S:
             return [], 0.0
         seconds = self.seconds
         taken: list[Task] = []

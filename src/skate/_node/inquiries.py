@@ -15,15 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from skate._core.resources import to_floats
 from skate._node.loop import Timer
 from skate._node.memory_monitor import resident_bytes
-from skate._wire.messages import Answer, CollectEvents, Events, Query
-
-encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, float, float]]).decode
+from skate._wire.messages import Answer, CollectEvents, Events, Query, decode_events
 
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon, Process
@@ -155,9 +150,9 @@ class Inquiries:
             self._finish(number)
 
     def on_events(self, process: Process, message: Events) -> None:
-        if message.events:
-            self._events.append((self._daemon.pids[process.id], len(message.events), encode(message.events)))
-            self._event_count += len(message.events)
+        if message.count:
+            self._events.append((self._daemon.pids[process.id], message.count, message.events))
+            self._event_count += message.count
         while self._event_count > EVENTS_MAX:
             self._event_count -= self._events.popleft()[1]
         self._arrived(message.request, process.id)
@@ -184,5 +179,5 @@ class Inquiries:
         return [
             (name, task, pid, start, end)
             for pid, _count, batch in self._events
-            for name, task, start, end in decode(batch)
+            for name, task, start, end in decode_events(batch)
         ]

@@ -153,13 +153,19 @@ class CollectEvents(Message, tag=13):
 
 
 class Events(Message, tag=14):
-    """Worker → daemon: finished tasks for the timeline: (name, id, start, end) with times in seconds of the wall clock.
+    """Worker → daemon: finished tasks for the timeline, encoded: most are never looked at.
 
     `request` is 0 when the worker sends them of its own accord.
     """
 
     request: int
-    events: list[tuple[str, bytes, float, float]]
+    count: int
+    events: bytes
+
+
+#: (name, id, start, end) of each task, with times in seconds of the wall clock.
+encode_events = msgspec.msgpack.Encoder().encode
+decode_events = msgspec.msgpack.Decoder(list[tuple[str, bytes, float, float]]).decode
 
 
 # -- process ↔ node daemon: leases -------------------------------------------------------------------

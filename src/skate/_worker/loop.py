@@ -266,7 +266,8 @@ class Loop:
                         self._outer.modify(self._inner.fileno(), ARMED)
                 finally:
                     self._reading.release()
-            self._run_timers()
+            if time.monotonic() >= self._wake_at:
+                self._run_timers()
 
     def _timeout(self) -> float:
         now = time.monotonic()
