@@ -66,7 +66,7 @@ class Harness:
         allocated = self.wait_reply(Allocated)
         assert allocated.request == self.requests
         self.memory[allocated.offset : allocated.offset + len(content)] = content
-        self.send(process, Seal(object_id, process, allocated.offset, len(content)))
+        self.send(process, Seal([(object_id, process, allocated.offset, len(content))]))
         return allocated.offset
 
     def get(self, process: bytes, object_id: bytes) -> bytes | None:
@@ -138,7 +138,7 @@ def test_small_objects_carved_from_a_chunk_survive_the_disk(make: Callable[..., 
             object_id = len(contents).to_bytes(20, "big")
             contents[object_id] = content_of(chunk * 100 + len(contents), 30_000)
             harness.memory[at : at + 30_000] = contents[object_id]
-            harness.send(P, Seal(object_id, P, at, 30_000))
+            harness.send(P, Seal([(object_id, P, at, 30_000)]))
             at += 30_016
         harness.send(P, ReturnSpace(at, end - at))
     for object_id, content in contents.items():
@@ -211,16 +211,16 @@ def test_a_file_size_limit_is_a_full_disk(make: Callable[..., Harness], monkeypa
     harness.store.tick(harness.now)
     allocated = harness.wait_reply(Allocated)
     harness.memory[allocated.offset : allocated.offset + 2 * MB] = bytes(2 * MB)
-    harness.send(P, Seal(b"2", P, allocated.offset, 2 * MB))
+    harness.send(P, Seal([(b"2", P, allocated.offset, 2 * MB)]))
     assert harness.get(Q, b"1") == content_of(1, 3 * MB)
 
 
 def test_what_breaks_the_protocol_raises_and_harms_nobody(make: Callable[..., Harness]) -> None:
     harness = make(MB)
     with pytest.raises(StoreProtocolError):
-        harness.send(P, Seal(b"1", P, HEAD_BYTES, 100))
+        harness.send(P, Seal([(b"1", P, HEAD_BYTES, 100)]))
     with pytest.raises(StoreProtocolError):
-        harness.send(P, Seal(b"1", P, 0, 100))
+        harness.send(P, Seal([(b"1", P, 0, 100)]))
     harness.put(P, b"1", b"works")
     assert harness.get(Q, b"1") == b"works"
 

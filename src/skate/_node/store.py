@@ -84,7 +84,9 @@ class Store:
         table = self._table
         match message:
             case Seal():
-                commands = table.seal(process_id, message.id, message.owner, message.offset, message.size, now)
+                for id, owner, offset, size in message.objects:
+                    self._carry_out(table.seal(process_id, id, owner, offset, size, now))
+                return
             case Free():
                 commands = table.free(process_id, message.ids, now)
             case Pin():

@@ -2,7 +2,7 @@
 
 Writing: small objects (below an eighth of a chunk) are carved out of a chunk that the daemon lent us, so that most
 puts need no round trip; larger ones are allocated by the daemon. Either way the daemon hears of the object with a
-one-way Seal.
+one-way Seal (seals.py).
 
 Reading: the object is pinned by the daemon, and a ctypes buffer is laid over its bytes. Every array that is read in
 place holds that buffer, views of views included; when the last of them is gone, the buffer's weak reference appends
@@ -23,7 +23,8 @@ from typing import Any
 
 from skate._serialize.values import Serialized
 from skate._store.layout import align, view_bytes
-from skate._wire.messages import Allocate, Allocated, Message, Pin, Pinned, ReturnSpace, Seal, StoreFull, Unpin
+from skate._store.seals import Seals
+from skate._wire.messages import Allocate, Allocated, Free, Pin, Pinned, ReturnSpace, StoreFull, Unpin
 from skate.exceptions import ObjectStoreFullError, OutOfDiskError
 
 #: Largest chunk that a process carves small objects from; a 64th of a small arena if that is less.
@@ -37,13 +38,12 @@ Request = Callable[..., Any]
 class StoreClient:
     """One process's access to the object store of its node."""
 
-    def __init__(
-        self, arena: mmap.mmap, arena_bytes: int, send: Callable[[Message], None], request: Request, process_id: bytes
-    ) -> None:
+    def __init__(self, arena: mmap.mmap, arena_bytes: int, seals: Seals, request: Request, process_id: bytes) -> None:
         self._arena: mmap.mmap | None = arena
         self._arena_bytes = arena_bytes
         self._view = memoryview(arena)
-        self._send = send
+        self._seals = seals
+        self._send = seals.send
         self._request = request
         self._process_id = process_id
         self._chunk_bytes = min(CHUNK_BYTES_MAX, arena_bytes // 64)
@@ -64,13 +64,16 @@ class StoreClient:
     def write(self, id: bytes, owner: bytes, value: Serialized) -> int:
         """Store the value under this id; its size. Raises ObjectStoreFullError when there is no room."""
         size = value.size
-        offset = self._carve(size) if size * CHUNK_PART <= self._chunk_bytes else self._allocate(size, chunk=False)[0]
+        small = size * CHUNK_PART <= self._chunk_bytes
+        offset = self._carve(size) if small else self._allocate(size, chunk=False)[0]
         try:
             value.write_into(self._view[offset : offset + size])
         except BaseException:
             self._send(ReturnSpace(offset, align(size)))
             raise
-        self._send(Seal(id, owner, offset, size))
+        self._seals.add(id, owner, offset, size)
+        if not small:
+            self._seals.say()  # it may have to make room for others
         return size
 
     def _carve(self, size: int) -> int:
@@ -88,6 +91,30 @@ class StoreClient:
             offset = self._chunk_at
             self._chunk_at += size
             return offset
+
+    def free(self, ids: list[bytes]) -> None:
+        """Nobody refers to these any more."""
+        known, spaces = self._seals.withdraw(ids)
+        if spaces:
+            self._take_back(spaces)
+        if known:
+            self._send(Free(known))
+
+    def _take_back(self, spaces: list[tuple[int, int]]) -> None:
+        """Space of objects that the daemon never heard of: what lies before the rest of the chunk belongs to that."""
+        ranges: list[tuple[int, int]] = []
+        for offset, size in sorted(spaces):
+            adjoins = ranges and ranges[-1][1] == offset
+            ranges.append((ranges.pop()[0] if adjoins else offset, offset + align(size)))
+        # Never wait for the lock here; see `return_chunk`.
+        if self._lock.acquire(blocking=False):
+            try:
+                if ranges[-1][1] == self._chunk_at:
+                    self._chunk_at = ranges.pop()[0]
+            finally:
+                self._lock.release()
+        for start, end in ranges:
+            self._send(ReturnSpace(start, end - start))
 
     def _allocate(self, size: int, *, chunk: bool) -> tuple[int, int]:
         reply = self._request(lambda request: Allocate(request, size, chunk), None, self._undo_allocate)

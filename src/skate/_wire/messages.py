@@ -274,15 +274,13 @@ class StoreFull(Message, tag=42):
 
 
 class Seal(Message, tag=43):
-    """Process → daemon: the object is complete and lies at `offset`, inside space lent to me. No reply.
+    """Process → daemon: these objects are complete and lie at their offsets, inside space lent to me. No reply.
 
     A second Seal of the same id (a task that ran again) replaces the first.
     """
 
-    id: bytes
-    owner: bytes
-    offset: int
-    size: int
+    #: Id, owner, offset and size of each.
+    objects: list[tuple[bytes, bytes, int, int]]
 
 
 class ReturnSpace(Message, tag=44):

@@ -16,10 +16,12 @@ from skate._wire.messages import Connect, Message, PeerConnected, PeerGone
 class Peer:
     """Another process, as this one sees it."""
 
-    __slots__ = ("channel", "ended", "functions", "gone", "lease", "outbox", "pid", "process_id")
+    __slots__ = ("before_send", "channel", "ended", "functions", "gone", "lease", "outbox", "pid", "process_id")
 
-    def __init__(self, process_id: bytes) -> None:
+    def __init__(self, process_id: bytes, before_send: Callable[[], None]) -> None:
         self.process_id = process_id
+        #: The daemon must know of an object before a peer can ask it for that.
+        self.before_send = before_send
         self.pid = 0
         self.channel: Channel | None = None
         #: Messages that wait for the channel.
@@ -33,6 +35,7 @@ class Peer:
         self.functions: set[bytes] = set()
 
     def send(self, message: Message) -> None:
+        self.before_send()
         if self.channel is not None:
             self.channel.send(message)
         elif self.gone is None:
@@ -42,8 +45,14 @@ class Peer:
 class Peers:
     """All peers of a process. Every method is called with the runtime's lock held."""
 
-    def __init__(self, send_to_daemon: Callable[[Message], None], on_dead: Callable[[Peer], None]) -> None:
+    def __init__(
+        self,
+        send_to_daemon: Callable[[Message], None],
+        on_dead: Callable[[Peer], None],
+        before_send: Callable[[], None],
+    ) -> None:
         self._send_to_daemon = send_to_daemon
+        self._before_send = before_send
         self._on_dead = on_dead
         self._peers: dict[bytes, Peer] = {}
         self._by_channel: dict[Channel, Peer] = {}
@@ -52,7 +61,7 @@ class Peers:
         """The peer; asks the daemon for a channel if there is none."""
         peer = self._peers.get(process_id)
         if peer is None:
-            peer = self._peers[process_id] = Peer(process_id)
+            peer = self._peers[process_id] = Peer(process_id, self._before_send)
             self._send_to_daemon(Connect(process_id))
         return peer
 
@@ -68,7 +77,7 @@ class Peers:
     def on_connected(self, message: PeerConnected, channel: Channel) -> None:
         peer = self._peers.get(message.process_id)
         if peer is None:
-            peer = self._peers[message.process_id] = Peer(message.process_id)
+            peer = self._peers[message.process_id] = Peer(message.process_id, self._before_send)
         peer.pid = message.pid
         peer.channel = channel
         self._by_channel[channel] = peer

@@ -45,6 +45,7 @@ from skate._serialize.values import (
 )
 from skate._store.client import StoreClient
 from skate._store.layout import arena_file_bytes
+from skate._store.seals import Seals
 from skate._wire import messages as m
 from skate._wire.channel import Channel
 from skate._worker.arguments import Arguments
@@ -59,14 +60,13 @@ from skate._worker.submit import Call, Submitter
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
 _COUNTER_BYTES = 4
-#: The same for values that are not scalars; after a large one it sees to them at once, to have the memory back.
-LARGE_DROPPED_MAX = 8
-LARGE_PUT_BYTES = 4 << 20
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
 GOODBYE_S = 2.0
 LAST_LINES_S = 10.0
-#: Dropped references that a put finds before it sees to them itself.
+#: Dropped references that a put finds before it sees to them itself; fewer if values are not scalars. One that needs
+#: shared memory always does, to have that of the dropped ones.
 DROPPED_MAX = 256
+LARGE_DROPPED_MAX = 8
 
 
 class Runtime:
@@ -80,7 +80,8 @@ class Runtime:
         self.loop = Loop(self._handle, self._on_closed, self._tick)
         self.lock = self.loop.lock
         self._control = Channel(control, carries_fds=True, name="daemon")
-        self.peers = Peers(self.send, self._on_peer_dead)
+        self._seals = Seals(self._control.send)
+        self.peers = Peers(self.send, self._on_peer_dead, self._seals.say)
         self.submitter = Submitter(self)
         self.borrowing = Borrowing(self)
         self.streams = Streams(self)
@@ -147,7 +148,7 @@ class Runtime:
         fd = self._control.fds.popleft() if self._arena_fd is None else self._arena_fd
         self.arena = mmap.mmap(fd, arena_file_bytes(message.arena_bytes))
         os.close(fd)
-        self.store = StoreClient(self.arena, message.arena_bytes, self.send, self.request, self.process_id)
+        self.store = StoreClient(self.arena, message.arena_bytes, self._seals, self.request, self.process_id)
         if self._slot is not None:
             self.executor = Executor(self, self._slot)
             self._handlers.update(self.executor.handlers)
@@ -191,7 +192,7 @@ class Runtime:
 
     def send(self, message: m.Message) -> None:
         """To the node daemon."""
-        self._control.send(message)
+        self._seals.send(message)
 
     def request(
         self,
@@ -200,7 +201,7 @@ class Runtime:
         undo: Callable[[Any], None] | None = None,
     ) -> Any:
         """Ask the node daemon and wait for the reply. Not with the lock held."""
-        return self.ask(self._control.send, make, deadline, undo)
+        return self.ask(self.send, make, deadline, undo)
 
     def ask(
         self,
@@ -347,12 +348,9 @@ class Runtime:
             elif type(entry.value) is int:
                 stored.append(id)
         if stored:
-            self.free_stored(stored)
+            self.store.free(stored)
         if borrowed:
             self.borrowing.release(borrowed)
-
-    def free_stored(self, ids: list[bytes]) -> None:
-        self.send(m.Free(ids))
 
     def _undefine(self, retired: list[bytes]) -> None:
         # The same function may have been defined again since.
@@ -369,6 +367,7 @@ class Runtime:
             return False
         self._arguments.forget_old()
         self._housekeeping()
+        self._seals.say()
         busy = bool(self.table.entries) or self.store.pinned > 0
         if self.executor is not None:
             busy = self.executor.tick() or busy
@@ -417,13 +416,15 @@ class Runtime:
         """Store a value of ours under a new id that has one reference."""
         with self.lock:
             id = self.new_id(PUT_INDEX)
+            if dropped and value.size > INLINE_BYTES_MAX:
+                self._housekeeping()  # what the last put wrote to may be free again, and is still in the caches
         stored = self.store.write(id, self.process_id, value) if value.size > INLINE_BYTES_MAX else value.to_bytes()
         with self.lock:
             for ref in value.refs:
                 self.table.hold(ref._id)
             inside = [ref._id for ref in value.refs] or None
             self.table.entries[id] = Entry(1, 0, stored, contained=inside)
-            if value.size > LARGE_PUT_BYTES or len(dropped) >= LARGE_DROPPED_MAX:
+            if len(dropped) >= LARGE_DROPPED_MAX:
                 self._housekeeping()
         return id
 

@@ -383,7 +383,7 @@ class Submitter:
                 self._runtime.borrowing.decline(refs)
         stored = [return_id(result.id, index) for index, value in enumerate(values) if type(value) is int]
         if stored:
-            self._runtime.free_stored([bytes(id) for id in stored])
+            self._runtime.store.free([bytes(id) for id in stored])
 
     def _finish(self, peer: Peer, result: Result, entry: Entry) -> None:
         """A result that is more than one plain value."""
