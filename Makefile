@@ -25,7 +25,7 @@ test: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 bench:
 	$(PYTHON) bench/run.py $(if $(PEERS),--peers $(PEERS))

@@ -261,6 +261,8 @@ class Submitter:
         cls.leases.append(lease)
         self._settle(lease)
         self.push(cls)
+        if not lease.inflight:
+            self._consider_recall(cls)
 
     def _settle(self, lease: Lease) -> None:
         """A lease has nothing in flight: give it back if it was asked for, otherwise it waits for work."""
