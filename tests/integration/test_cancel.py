@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import skate
+from programs import append, lines
 from skate.exceptions import TaskCancelledError
 from waiting import wait_for
 
@@ -29,16 +30,6 @@ def two_cpus() -> Iterator[None]:
     skate.init(num_cpus=2)
     yield
     skate.shutdown()
-
-
-def append(path: Path, line: object) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{line}\n".encode())
-    os.close(descriptor)
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def assert_cancelled(ref: Any) -> TaskCancelledError:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import skate
+from programs import append, lines
 from skate.exceptions import NodeDiedError, WorkerCrashedError
 from waiting import wait_for
 
@@ -54,17 +55,6 @@ def two_cpus(request: pytest.FixtureRequest) -> Iterator[None]:
 def restart(**settings: Any) -> None:
     skate.shutdown()
     skate.init(**settings)
-
-
-def append(path: Path, line: object) -> None:
-    """Append a line; atomic, as it is one short write."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{line}\n".encode())
-    os.close(descriptor)
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 # --- What the error says ----------------------------------------------------------------------------------------------

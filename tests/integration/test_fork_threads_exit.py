@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from programs import run_program
+
 PROLOGUE = """
 import atexit, gc, os, sys, threading, time
 import skate
@@ -30,19 +32,8 @@ def exit_code(pid):
 
 def run(program: str, *, expect_code: int = 0) -> tuple[str, str]:
     """Run a program that uses Skate; its stdout and stderr."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROLOGUE + program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=40,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        pytest.fail(f"it hung; stdout: {expired.stdout!r}, stderr: {expired.stderr!r}")
-    assert done.returncode == expect_code, f"exit code {done.returncode}; stdout {done.stdout}; stderr {done.stderr}"
-    return done.stdout, done.stderr
+    options = ("-W", "ignore::DeprecationWarning")
+    return run_program(PROLOGUE + program, expect_code=expect_code, options=options)
 
 
 # --- Fork in the driver -----------------------------------------------------------------------------------------------

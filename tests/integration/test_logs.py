@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from programs import run_program
+
 PROLOGUE = """
 import logging, os, subprocess, sys, time
 import skate
@@ -21,19 +23,8 @@ PREFIX = r"\([^()]*pid=\d+\) "
 
 def run(program: str) -> tuple[list[str], list[str]]:
     """Run a driver; the lines of its stdout and stderr."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROLOGUE + program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=40,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        pytest.fail(f"it hung; stdout: {str(expired.stdout)[-2000:]}, stderr: {str(expired.stderr)[-2000:]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines(), done.stderr.splitlines()
+    output, errors = run_program(PROLOGUE + program)
+    return output.splitlines(), errors.splitlines()
 
 
 def run_task(body: str, *, init: str = "num_cpus=1", after: str = "") -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import skate
+from programs import append, lines
 from skate._node.memory_monitor import MemoryMonitor
 from skate.exceptions import OutOfMemoryError
 from waiting import wait_for
@@ -32,16 +33,6 @@ def start(**settings: Any) -> None:
     if threshold > 0.9:
         pytest.skip("the machine has too little free memory to play with")
     skate.init(**{"num_cpus": 2, "object_store_memory": 64 * MB, "memory_threshold": threshold, **settings})
-
-
-def append(path: Path, line: object) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{line}\n".encode())
-    os.close(descriptor)
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def take_memory() -> None:

@@ -1,0 +1,42 @@
+"""What tests share that run programs of their own, and tasks that leave marks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM_TIMEOUT_S = 40
+
+
+def run_program(program: str, *, expect_code: int = 0, options: tuple[str, ...] = ()) -> tuple[str, str]:
+    """Run a program in an interpreter of its own; its stdout and stderr."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *options, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        pytest.fail(f"it hung; stdout: {str(expired.stdout)[-2000:]}, stderr: {str(expired.stderr)[-2000:]}")
+    assert done.returncode == expect_code, (
+        f"exit code {done.returncode}; stdout {done.stdout[-3000:]}; stderr {done.stderr[-3000:]}"
+    )
+    return done.stdout, done.stderr
+
+
+def append(path: Path, line: object) -> None:
+    """Append a line; atomic, as it is one short write."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
