@@ -99,6 +99,15 @@ def init(
         _check_init(
             address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, logging_level, ignored
         )
+        for name, seconds in (
+            ("infeasible_grace_s", infeasible_grace_s),
+            ("idle_worker_s", idle_worker_s),
+            ("store_full_grace_s", store_full_grace_s),
+        ):
+            if not (_is_number(seconds) and 0 <= seconds < math.inf):
+                raise ValueError(f"init({name}={seconds!r}): it may be a number of seconds, 0 or more.")
+        if not isinstance(log_to_driver, bool):
+            raise TypeError(f"init(log_to_driver={log_to_driver!r}): it may be True or False.")
         from skate._options import task_options
 
         checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
@@ -112,7 +121,7 @@ def init(
             num_gpus=int(num_gpus or 0),
             resources=checked.resources,
             memory=_memory,
-            object_store_memory=object_store_memory or default_store_bytes(),
+            object_store_memory=int(object_store_memory or default_store_bytes()),
             spill_directory=directory,
             memory_threshold=memory_threshold,
             infeasible_grace_s=infeasible_grace_s,
@@ -162,7 +171,7 @@ def _check_init(
     if not isinstance(logging_level, int) and str(logging_level).upper() not in LOGGING_LEVELS:
         raise ValueError(f"init(logging_level={logging_level!r}): it may be a number or one of {LOGGING_LEVELS}.")
     if object_store_memory is not None and (
-        not isinstance(object_store_memory, numbers.Real) or object_store_memory < STORE_BYTES_LEAST
+        not (_is_number(object_store_memory) and STORE_BYTES_LEAST <= object_store_memory < math.inf)
     ):
         raise ValueError(
             f"init(object_store_memory={object_store_memory!r}): it may be a number of bytes, "

@@ -179,6 +179,11 @@ def make_remote(function: Callable[..., Any], options: TaskOptions) -> RemoteFun
         raise TypeError(f"{function!r} is a remote function already; change its options with .options(...).")
     if not callable(function):
         raise TypeError(f"@skate.remote makes functions remote, and {function!r} is not one.")
+    if inspect.isclass(function):
+        raise TypeError(
+            f"{function.__qualname__} is a class, and actors are not part of this version. To make an instance in a "
+            f"task, wrap it in a function: skate.remote(lambda *args: {function.__name__}(*args))."
+        )
     if inspect.iscoroutinefunction(function):
         raise TypeError(
             f"{function.__qualname__} is async, and a task is a plain function: run it with asyncio.run(...) inside a "

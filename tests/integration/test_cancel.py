@@ -709,3 +709,36 @@ def test_arguments_of_cancelled_tasks_are_freed() -> None:
         assert_cancelled(ref)
     gc.collect()
     wait_for(lambda: held() - before < 16_000_000, WITHIN_S, "the arguments to be freed")
+
+
+def test_a_task_cancelled_in_the_moment_of_its_start_does_not_run_on() -> None:
+    @skate.remote
+    def forever() -> None:
+        while True:
+            time.sleep(0.01)
+
+    # The worker is awake each time, so many of these hit the moment in which it takes the task up.
+    for _ in range(300):
+        ref = forever.remote()
+        skate.cancel(ref)
+        assert_cancelled(ref)
+    assert_all_cpus_free()
+
+
+def test_a_cancelled_task_can_tell(tmp_path: Path) -> None:
+    started, seen = tmp_path / "started", tmp_path / "seen"
+
+    @skate.remote
+    def run() -> None:
+        try:
+            append(started, skate.get_runtime_context().is_canceled())
+            time.sleep(1000)
+        finally:
+            append(seen, skate.get_runtime_context().is_canceled())
+
+    ref = run.remote()
+    wait_for(started.exists, WITHIN_S, "the task to run")
+    skate.cancel(ref)
+    assert_cancelled(ref)
+    wait_for(seen.exists, WITHIN_S, "the task to end")
+    assert (lines(started), lines(seen)) == (["False"], ["True"])

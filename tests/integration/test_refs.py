@@ -577,6 +577,26 @@ def test_torch_keeps_its_storage_outside_the_pickle() -> None:
     assert in_shared_memory(back.data_ptr())
 
 
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_a_tensor_can_be_written_to_and_nobody_else_sees_it(size: int) -> None:
+    torch = pytest.importorskip("torch")
+    ref = skate.put({"t": torch.arange(size)})
+
+    def write(value: dict[str, Any]) -> int:
+        value["t"][0] = 7
+        value["t"] += 1
+        return int(value["t"][0])
+
+    assert skate.get([skate.remote(write).remote(ref) for _ in range(3)]) == [8, 8, 8]
+    mine = skate.get(ref)
+    assert write(mine) == 8
+    assert torch.equal(skate.get(ref)["t"], torch.arange(size))
+    del ref
+    gc.collect()
+    skate.put(bytes(10_000_000))  # what it had is not taken away while somebody looks at it
+    assert mine["t"][-1] == size
+
+
 def test_bytes_like_values_of_every_kind() -> None:
     for value in (b"x" * LARGE, bytearray(b"y" * LARGE), memoryview(b"z" * LARGE)):
         assert bytes(skate.get(skate.put(value))) == bytes(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -402,3 +403,22 @@ def test_a_cancelled_reader_stops_the_producer(log: Path, ended: Path) -> None:
     asyncio.run(main())
     gc.collect()
     wait_for(ended.exists, 30, "the producer to stop")
+
+
+def test_wait_takes_generators(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    @skate.remote
+    def produce(at_once: bool) -> Iterator[int]:
+        while not at_once and not go.exists():
+            time.sleep(0.005)
+        yield 1
+
+    early, late = produce.remote(True), produce.remote(False)
+    assert skate.wait([late, early], num_returns=1, timeout=30) == ([early], [late])
+    assert skate.get(next(early)) == 1
+    go.touch()
+    assert skate.wait([late], timeout=30) == ([late], [])
+    assert skate.get(next(late)) == 1
+    # Both have ended, and a generator at its end is ready.
+    assert skate.wait([early, late], num_returns=2, timeout=30) == ([early, late], [])

@@ -333,3 +333,27 @@ def test_workers_collect_garbage() -> None:
 
     in_an_environment = is_collecting.options(runtime_env={"env_vars": {"SKATE_TEST_GARBAGE": "1"}})
     assert skate.get([is_collecting.remote(), in_an_environment.remote()]) == [True, True]
+
+
+def test_a_task_does_not_wait_behind_a_long_one_while_a_cpu_is_free(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    @skate.remote
+    def work(long: bool) -> None:
+        while long and not go.exists():
+            os.sched_yield()
+
+    skate.get(work.remote(False))  # so that it is taken to be short, and both tasks below go to this worker
+    refs = [work.remote(True), work.remote(False)]
+    skate.get(refs[1], timeout=30)
+    assert not go.exists()
+    go.touch()
+    skate.get(refs[0], timeout=30)
+
+
+def test_a_class_is_refused_with_an_advice() -> None:
+    class Counter:
+        pass
+
+    with pytest.raises(TypeError, match=r"Counter is a class, and actors are not part of this version.*lambda"):
+        skate.remote(Counter)

@@ -2,7 +2,7 @@
 
 cloudpickle brings functions, classes, closures and whatever is defined in `__main__`; pickle 5 hands over the buffers
 of numpy arrays, pandas frames and arrow tables. A torch tensor pickles its storage in band, so it travels as the numpy
-array that shares its memory.
+array that shares its memory, and arrives with pages of its own where it is written to (private.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-import warnings
 from typing import Any
 
 import cloudpickle
@@ -57,10 +56,9 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
 def _rebuild_tensor(array: Any, dtype: str | None, requires_grad: bool) -> Any:
     import torch
 
-    with warnings.catch_warnings():
-        # Torch knows no read-only tensors and warns of the array's flag. The memory is shared by all who read it.
-        warnings.simplefilter("ignore")
-        tensor = torch.from_numpy(array)
+    from skate._serialize.private import private
+
+    tensor = torch.from_numpy(private(array))
     if dtype is not None:
         tensor = tensor.view(getattr(torch, dtype))
     return tensor.requires_grad_(requires_grad)

@@ -92,6 +92,8 @@ class Executor:
         self._cancel: bytes = b""
         #: The interrupt for `_cancel` has been raised in the task.
         self._interrupted = False
+        #: Cancelled while it was neither in the queue nor the running one: about to start, or ended already.
+        self._cancelled_early: set[bytes] = set()
         self._consumed: dict[bytes, int] = {}
         self._closed_streams: set[bytes] = set()
         self._calls: dict[bytes, int] = {}
@@ -161,8 +163,14 @@ class Executor:
                 del self._queue[index]
                 peer.send(m.Results([self._cancelled_result(message.id)]))
                 return
+        if self._current is None or self._current.id != message.id:
+            if message.queued_only:
+                return
+            # The main thread may be between taking it from the queue and starting it: it looks here when it does.
+            self._cancelled_early.add(message.id)
         current = self._current
         if current is not None and current.id == message.id:
+            self._runtime.context.cancelled = True
             children = child_prefix(current.id, self._runtime.context.attempt)
             if message.queued_only:
                 if message.recursive:
@@ -276,7 +284,10 @@ class Executor:
             self._current = task
             self._slot[:] = task.id
             begin = perf_counter()
-            result = self._execute(peer, task)
+            if self._cancelled_early and task.id in self._cancelled_early:
+                result: Result | None = self._cancelled_result(task.id)
+            else:
+                result = self._execute(peer, task)
             if self._runtime.closed:
                 _end_forked_child(None)
             if self._cancel:
@@ -300,6 +311,7 @@ class Executor:
             if task.extra is not None:
                 self._after(task, task.extra)
         self._slot[:] = _NO_TASK
+        self._cancelled_early.clear()  # those had ended
         self._ran = True
         flush_output()  # before the results: whoever gets them may end the program at once
         self.flush()

@@ -57,9 +57,18 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
             f"The remote function {name} is {len(definition) / 2**20:.1f} MB when pickled, because it captures "
             f"{largest_captures(function)}. It is sent to every worker. Put large objects into the object store once "
             "and pass the reference as an argument: ref = skate.put(value); f.remote(ref).",
-            stacklevel=4,
+            stacklevel=_frames_of_ours(),
         )
     return Function(name, definition, refs)
+
+
+def _frames_of_ours() -> int:
+    """How far up the stack the user's code is, as `warnings.warn` counts in the function that called this."""
+    package = __name__.partition(".")[0]
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 class LoadedFunctions:

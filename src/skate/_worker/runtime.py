@@ -33,6 +33,7 @@ from skate._core.ownership import Entry, ObjectTable
 from skate._core.task import Failure, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions
+from skate._serialize import private
 from skate._serialize.failures import error_of, failure_of
 from skate._serialize.values import (
     INLINE_BYTES_MAX,
@@ -147,7 +148,7 @@ class Runtime:
         self.process_id = message.process_id
         fd = self._control.fds.popleft() if self._arena_fd is None else self._arena_fd
         self.arena = mmap.mmap(fd, arena_file_bytes(message.arena_bytes))
-        os.close(fd)
+        private.arena = private.Arena(fd, self.arena)
         self.store = StoreClient(self.arena, message.arena_bytes, self._seals, self.request, self.process_id)
         if self._slot is not None:
             self.executor = Executor(self, self._slot)
@@ -172,6 +173,8 @@ class Runtime:
         self.loop.stop()
         if self._welcomed:
             self.store.close()
+            if private.arena is not None:
+                private.arena.close()
             del self.arena
 
     def _wait_for_goodbye(self) -> None:
@@ -187,6 +190,8 @@ class Runtime:
         """In a forked child: this runtime is the parent's."""
         self.closed = True
         self.loop.abandon()
+        if private.arena is not None:
+            private.arena.close()
 
     # -- messages -----------------------------------------------------------------------------------------
 
@@ -584,7 +589,9 @@ class Runtime:
         self, refs: Sequence[ObjectRef[Any]], num_returns: int, timeout: float | None
     ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
         entries = self.table.entries
-        self._fetch_missing(refs)
+        # A generator is ready when its next item is, or its end.
+        streams = {ref._id: self.streams.get(ref._id) for ref in refs if type(ref) is not ObjectRef}
+        self._fetch_missing([ref for ref in refs if ref._id not in streams] if streams else refs)
         unready = list(refs)
         found: list[bytes] = []
 
@@ -593,7 +600,11 @@ class Runtime:
             still = []
             for ref in unready:
                 entry = entries.get(ref._id)
-                if entry is None or entry.value is not None:
+                if (
+                    entry is None
+                    or entry.value is not None
+                    or (streams and (stream := streams.get(ref._id)) is not None and stream.has_news)
+                ):
                     found.append(ref._id)
                 else:
                     still.append(ref)

@@ -233,7 +233,12 @@ class Submitter:
         peer.send(Tasks(lease.id, tasks))
 
     def _update_demand(self, cls: SchedulingClass) -> None:
-        waiting = len(cls.queue)
+        # Tasks behind another one on its worker wait, too: that one may be long, however short the last one was.
+        behind = 0
+        for lease in cls.leases:
+            if len(lease.inflight) > 1:
+                behind += len(lease.inflight) - 1
+        waiting = len(cls.queue) + behind
         if not waiting:
             if cls.demand:
                 cls.demand = 0
@@ -243,7 +248,7 @@ class Submitter:
             want = min(waiting, max(cls.cap - _active(cls), 0))
         else:
             want = min(waiting, ZERO_CPU_LEASES)
-        depth = cls.queue[0].depth
+        depth = cls.queue[0].depth if cls.queue else cls.depth
         if want > cls.demand or (cls.demand and depth > cls.depth):
             cls.demand = want
             cls.depth = depth
@@ -373,7 +378,10 @@ class Submitter:
         cls = lease.cls
         if cls.queue:
             self.push(cls)
-        elif not left and len(cls.leases) > 1:
+            return
+        if cls.demand:
+            self._update_demand(cls)
+        if not left and len(cls.leases) > 1:
             self._consider_recall(cls)
 
     def _decline(self, result: Result) -> None:
