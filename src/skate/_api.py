@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
-from skate._config import cpu_count, default_store_bytes, temporary_directory
+from skate._config import cpu_count, default_store_bytes, memory_bytes, temporary_directory
 from skate._node.main import NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
@@ -176,6 +176,11 @@ def _check_init(
         raise ValueError(
             f"init(object_store_memory={object_store_memory!r}): it may be a number of bytes, "
             f"at least {STORE_BYTES_LEAST}."
+        )
+    if object_store_memory is not None and object_store_memory > memory_bytes():
+        raise ValueError(
+            f"init(object_store_memory={object_store_memory!r}): this machine has {memory_bytes()} bytes. Objects "
+            "that do not fit into the store are spilled to disk."
         )
     known = {
         "dashboard_host", "dashboard_port", "job_config", "labels", "local_mode", "logging_config", "allow_multiple",
@@ -417,6 +422,8 @@ def why(ref: ObjectRef[Any]) -> str:
 
     >>> print(skate.why(ref))
     """
+    if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
+        raise TypeError(f"why() takes a reference, not {_what(ref)}.{_hint(ref)}")
     from skate._worker.why import explain
 
     return explain(current.get_runtime(), ref)

@@ -53,7 +53,7 @@ class RemoteFunction(Generic[P, R]):
         def remote(self, *args: Any, **kwargs: Any) -> Any: ...
     else:
 
-        def remote(self, *args, **kwargs):
+        def remote(self, /, *args, **kwargs):
             """Start a task. Arguments that are references are replaced by their values."""
             call = self._call
             runtime = get_runtime()

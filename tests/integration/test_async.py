@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import skate
+from programs import run_program
 from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -227,3 +228,12 @@ def test_a_thousand_awaits_one_after_another() -> None:
         return total
 
     assert asyncio.run(main()) == sum(range(1000))
+
+
+def test_a_program_may_end_with_a_future_that_waits() -> None:
+    output, errors = run_program(
+        "import time, skate\n"
+        "future = skate.remote(lambda: time.sleep(1000)).remote().future()\n"
+        "future.add_done_callback(lambda done: print(type(done.exception()).__name__))\n"
+    )
+    assert (output, errors) == ("NodeDiedError\n", "")

@@ -452,3 +452,20 @@ def test_errors_of_tasks_nobody_asks_for_are_no_trouble() -> None:
 )
 def test_the_names_of_ray_are_there(name: str) -> None:
     assert issubclass(getattr(skate.exceptions, name), SkateError)
+
+
+def test_slots_of_a_class_that_was_sent_by_value() -> None:
+    class Slotted(Exception):
+        __slots__ = ("code",)
+
+        def __init__(self, code: int) -> None:
+            super().__init__("slotted")
+            self.code = code
+
+    @skate.remote
+    def fail() -> None:
+        raise Slotted(4)
+
+    with pytest.raises(Slotted) as caught:
+        skate.get(fail.remote())
+    assert caught.value.code == 4

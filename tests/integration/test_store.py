@@ -131,7 +131,7 @@ def test_small_objects_carved_from_a_chunk_survive_the_disk(make: Callable[..., 
     contents: dict[bytes, bytes] = {}
     for chunk in range(8):
         harness.requests += 1
-        harness.send(P, Allocate(harness.requests, 256 << 10, chunk=True))
+        harness.send(P, Allocate(harness.requests, 256 << 10, least=32 << 10))
         allocated = harness.wait_reply(Allocated)
         at, end = allocated.offset, allocated.offset + allocated.size
         while at + 30_016 <= end:

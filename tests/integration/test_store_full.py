@@ -174,3 +174,14 @@ def test_memory_is_whole_again_after_many_failures() -> None:
     wait_for(
         lambda: skate.available_resources().get("object_store_memory", 0) > STORE_BYTES * 0.9, 10, "an empty store"
     )
+
+
+def test_a_small_object_takes_a_small_hole() -> None:
+    held = []
+    with pytest.raises(ObjectStoreFullError):
+        while True:
+            held.append(skate.get(skate.put(np.ones(20_000))))
+    del held[::2]
+    for number in range(20):
+        held.append(skate.get(skate.put(np.full(19_000, number))))
+        assert (held[-1] == number).all()

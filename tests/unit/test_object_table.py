@@ -56,7 +56,8 @@ class Bench:
 
     def allocate(self, process: bytes, units: int, chunk: bool = False) -> list[Command]:
         self.requests += 1
-        return self.do(self.table.allocate(process, self.requests, units * UNIT, chunk, self.now))
+        least = units * UNIT // 8 if chunk else units * UNIT
+        return self.do(self.table.allocate(process, self.requests, units * UNIT, least, self.now))
 
     def put(self, process: bytes, object_id: bytes, units: int, owner: bytes | None = None) -> int:
         """Allocate and seal; returns the offset."""
@@ -803,7 +804,9 @@ class StoreModel(RuleBasedStateMachine):
         self.requests += 1
         process = self.processes[slot]
         self.waiting[self.requests] = process, units * UNIT, []
-        self.carry_out(self.table.allocate(process, self.requests, units * UNIT - slack, chunk, self.now))
+        size = units * UNIT - slack
+        least = max(1, size // 8) if chunk else size
+        self.carry_out(self.table.allocate(process, self.requests, size, least, self.now))
 
     @rule(slot=slots, units=st.integers(2, 9), object_id=st.sampled_from(IDS), owner_slot=slots)
     def put(self, slot: int, units: int, object_id: bytes, owner_slot: int) -> None:

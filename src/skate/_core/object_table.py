@@ -41,8 +41,6 @@ from skate._core.object_records import (
 )
 from skate._core.object_room import ARENA_ALIGNMENT, RoomMaker
 
-#: A chunk may be lent that many times smaller than asked for.
-CHUNK_SHARE_MIN = 8
 #: So many objects of one waiting pin queue for room at a time: a pin of 10,000 objects must not fill the queue.
 RESTORES_AHEAD = 16
 #: A process with more requests waiting than this breaks the protocol. Each thread of an honest one waits for one.
@@ -88,24 +86,23 @@ class ObjectTable:
 
     # -- what processes ask for ---------------------------------------------------------------------------------------
 
-    def allocate(self, process: bytes, request: int, size: int, chunk: bool, now: float) -> Sequence[Command]:
-        """Lend space, now or later; or refuse it."""
-        if size <= 0:
-            raise StoreProtocolError(f"Allocate of {size} bytes by {self.describe(process)}")
+    def allocate(self, process: bytes, request: int, size: int, least: int, now: float) -> Sequence[Command]:
+        """Lend space, now or later; or refuse it. At least `least` of the `size` bytes."""
+        if not 0 < least <= size:
+            raise StoreProtocolError(f"Allocate of {least} to {size} bytes by {self.describe(process)}")
         holder = self._process(process)
         self._check_waiting(process, holder)
         arena = self.room.arena
-        size = arena.round_up(size)
-        if size > arena.capacity and not chunk:
+        size, minimum = arena.round_up(size), arena.round_up(least)
+        if minimum > arena.capacity:
             self.counters["refused"] += 1
             report = (
-                f"{object_audit.megabytes(size)} can never fit: the object store has "
+                f"{object_audit.megabytes(minimum)} can never fit: the object store has "
                 f"{object_audit.megabytes(arena.capacity)} in all. "
                 "Give it more with init(object_store_memory=...), or store the value in smaller parts."
             )
             return [ReplyFull(process, request, report, False)]
         size = min(size, arena.capacity)
-        minimum = arena.round_up(size // CHUNK_SHARE_MIN) if chunk else size
         room = Room(self.room.next_sequence(), size, minimum, now)
         room.process = process
         room.request = request
@@ -490,7 +487,7 @@ class ObjectTable:
 
     def _refuse(self, room: Room, report: str, now: float) -> None:
         """The request waited long enough, in vain."""
-        still = f"after {now - room.since:.1f} s there is still no room for {object_audit.megabytes(room.size)}"
+        still = f"after {now - room.since:.1f} s there is still no room for {object_audit.megabytes(room.minimum)}"
         obj = room.object
         if obj is None:
             self.room.withdraw(room)

@@ -94,7 +94,7 @@ class Store:
             case Unpin():
                 commands = table.unpin(process_id, message.ids, now)
             case Allocate():
-                commands = table.allocate(process_id, message.request, message.size, message.chunk, now)
+                commands = table.allocate(process_id, message.request, message.size, message.least or message.size, now)
             case _:
                 commands = table.return_space(process_id, message.offset, message.size, now)
         self._carry_out(commands)

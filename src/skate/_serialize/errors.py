@@ -265,8 +265,11 @@ def _blank(kind: type[BaseException], fields: Mapping[str, Any]) -> BaseExceptio
 
 def _set_state(error: BaseException, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     attributes, fields = state
-    object.__getattribute__(error, "__dict__").update(attributes)
-    for name, value in fields.items():
+    # cloudpickle sends a class of __main__ without its slots: what was an attribute there is a slot here.
+    slots = {name for name in attributes if isinstance(getattr(type(error), name, None), types.MemberDescriptorType)}
+    own = {name: value for name, value in attributes.items() if name not in slots}
+    object.__getattribute__(error, "__dict__").update(own)
+    for name, value in [*fields.items(), *((name, attributes[name]) for name in slots)]:
         try:
             # Not setattr: a frozen dataclass, for one, has a __setattr__ that refuses.
             object.__setattr__(error, name, value)

@@ -65,7 +65,7 @@ class StoreClient:
         """Store the value under this id; its size. Raises ObjectStoreFullError when there is no room."""
         size = value.size
         small = size * CHUNK_PART <= self._chunk_bytes
-        offset = self._carve(size) if small else self._allocate(size, chunk=False)[0]
+        offset = self._carve(size) if small else self._allocate(size)[0]
         try:
             value.write_into(self._view[offset : offset + size])
         except BaseException:
@@ -83,10 +83,7 @@ class StoreClient:
                 if self._chunk_end > self._chunk_at:
                     self._send(ReturnSpace(self._chunk_at, self._chunk_end - self._chunk_at))
                     self._chunk_at = self._chunk_end = 0
-                offset, length = self._allocate(max(size, self._chunk_bytes), chunk=True)
-                if length < size:  # memory is short: ask for this object alone
-                    self._send(ReturnSpace(offset, length))
-                    return self._allocate(size, chunk=False)[0]
+                offset, length = self._allocate(max(size, self._chunk_bytes), least=size)
                 self._chunk_at, self._chunk_end = offset, offset + length
             offset = self._chunk_at
             self._chunk_at += size
@@ -116,10 +113,10 @@ class StoreClient:
         for start, end in ranges:
             self._send(ReturnSpace(start, end - start))
 
-    def _allocate(self, size: int, *, chunk: bool) -> tuple[int, int]:
-        reply = self._request(lambda request: Allocate(request, size, chunk), None, self._undo_allocate)
+    def _allocate(self, size: int, *, least: int = 0) -> tuple[int, int]:
+        reply = self._request(lambda request: Allocate(request, size, least), None, self._undo_allocate)
         if isinstance(reply, StoreFull):
-            raise self._full(reply, size)
+            raise self._full(reply, least or size)
         assert isinstance(reply, Allocated)
         return reply.offset, reply.size
 

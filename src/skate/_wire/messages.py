@@ -242,13 +242,13 @@ class Unblocked(Message, tag=27):
 class Allocate(Message, tag=40):
     """Process → daemon: lend me `size` bytes of the arena to fill. Reply: Allocated or StoreFull.
 
-    What is not sealed is taken back when the process dies. With `chunk` the process carves several small objects
-    out of the space, and the daemon may lend less than asked when memory is short.
+    What is not sealed is taken back when the process dies. With `least` the process carves several small objects out of
+    the space, and the daemon may lend less than asked, but not less than that, when memory is short.
     """
 
     request: int
     size: int
-    chunk: bool = False
+    least: int = 0
 
 
 class Allocated(Message, tag=41):

@@ -6,8 +6,8 @@ The main thread runs tasks, and reads the sockets itself while it has none. Whil
 adds to the run queue, and sees to recalls, cancellations and closed streams.
 
 Results collect in the outbox while more tasks wait, and leave when the queue is empty, when FLUSH_S has passed, before
-the task blocks, and before a task that may run only once. A result must never wait for a long task behind it: while a
-batch runs, the I/O thread looks every FLUSH_S and sends what the main thread left.
+the task blocks, and before a task that may run only once. So that none waits for a long task behind it, the I/O thread
+looks every FLUSH_S and sends what the main thread left (unless that task holds the interpreter lock all the while).
 
 The id of the running task stands in this process's slot of the arena, where the daemon finds it after a crash.
 """

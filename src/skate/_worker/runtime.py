@@ -630,7 +630,14 @@ class Runtime:
 
     def future(self, ref: ObjectRef[Any]) -> Future[Any]:
         future: Future[Any] = Future()
-        self.when_ready(ref, lambda: self._background().submit(_settle_future, self, ref, future))
+
+        def settle() -> None:
+            try:
+                self._background().submit(_settle_future, self, ref, future)
+            except RuntimeError:  # the interpreter exits, and starts no more threads
+                _settle_future(self, ref, future)
+
+        self.when_ready(ref, settle)
         return future
 
     def _background(self) -> Any:
