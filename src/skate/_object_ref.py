@@ -59,13 +59,13 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     def future(self) -> Future[T]:
         """A `concurrent.futures.Future` that gets the value or the error."""
-        return current_runtime().future(self)
+        return current_runtime().futures.future(self)
 
     def as_future(self) -> Future[T]:
         return self.future()
 
     def __await__(self) -> Generator[Any, None, T]:
-        return current_runtime().awaitable(self).__await__()
+        return current_runtime().futures.awaitable(self).__await__()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectRef) and other._id == self._id

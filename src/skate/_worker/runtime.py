@@ -24,7 +24,6 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from skate._core.environment import ENVIRONMENT_VARIABLE
@@ -54,6 +53,7 @@ from skate._worker.borrow import Borrowing
 from skate._worker.context import TaskContext
 from skate._worker.execute import Executor
 from skate._worker.functions import Function, Retired, export_function
+from skate._worker.futures import Futures
 from skate._worker.loop import Loop
 from skate._worker.peers import Peer, Peers
 from skate._worker.streams import Streams
@@ -110,7 +110,7 @@ class Runtime:
         self._said_goodbye = False
         #: Messages with lines that workers printed.
         self._logs_heard = 0
-        self._pool: Any = None
+        self.futures = Futures(self)
         #: What `init` was told that concerns the whole job.
         self.settings: dict[str, Any] = {}
         #: Variables that the tasks of this process are given, because it was started with them.
@@ -168,8 +168,7 @@ class Runtime:
             self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
             for entry in self.table.entries.values():  # so that no cycle keeps this runtime in memory
                 entry.call = entry.task = entry.pending = entry.waiters = None
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self.futures.close()
         self.loop.stop()
         if self._welcomed:
             self.store.close()
@@ -615,7 +614,7 @@ class Runtime:
         chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
         return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
 
-    # -- futures and event loops --------------------------------------------------------------------------------
+    # -- for futures and event loops --------------------------------------------------------------------------------
 
     def when_ready(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
         """Call back once the value (or error) is there; from any thread, so it must be quick and must not raise."""
@@ -627,46 +626,6 @@ class Runtime:
             self.table.when_resolved(entry, lambda id, entry: callback())
             if entry.owner:
                 self.borrowing.fetch(ref._id, entry)
-
-    def future(self, ref: ObjectRef[Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def settle() -> None:
-            try:
-                self._background().submit(_settle_future, self, ref, future)
-            except RuntimeError:  # the interpreter exits, and starts no more threads
-                _settle_future(self, ref, future)
-
-        self.when_ready(ref, settle)
-        return future
-
-    def _background(self) -> Any:
-        """A thread that turns values into results of futures: deserialising runs user code, which handlers must not."""
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="skate-futures")
-        return self._pool
-
-    async def awaitable(self, ref: ObjectRef[Any]) -> Any:
-        import asyncio
-
-        entry = self.table.entries.get(ref._id)
-        if entry is None or entry.value is None:
-            loop = asyncio.get_running_loop()
-            arrived = asyncio.Event()
-
-            def tell() -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(arrived.set)
-
-            self.when_ready(ref, tell)
-            if self.executor is None:
-                await arrived.wait()
-            else:
-                with self.executor.blocking():
-                    await arrived.wait()
-        return self.get([ref], None)[0]
 
     # -- cancel ---------------------------------------------------------------------------------------------------
 
@@ -702,12 +661,3 @@ class Runtime:
                 **self.borrowing.statistics(),
                 **self.streams.statistics(),
             }
-
-
-def _settle_future(runtime: Runtime, ref: ObjectRef[Any], future: Future[Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(runtime.get([ref], None)[0])
-    except BaseException as error:  # noqa: BLE001 - it is the future's now
-        future.set_exception(error)
