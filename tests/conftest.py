@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ _call_failed = pytest.StashKey[bool]()
 
 def pytest_configure() -> None:
     os.environ[RUN_MARK_NAME] = RUN_MARK
+    # A script that runs the tests in the background has them ignore Ctrl-C, and so would every program that they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
