@@ -12,11 +12,13 @@ import pytest
 PROGRAM_TIMEOUT_S = 40
 
 
-def run_program(program: str, *, expect_code: int = 0, options: tuple[str, ...] = ()) -> tuple[str, str]:
-    """Run a program in an interpreter of its own; its stdout and stderr."""
+def run_program(program: str | Path, *, expect_code: int = 0, options: tuple[str, ...] = ()) -> tuple[str, str]:
+    """Run a program in an interpreter of its own; its stdout and stderr. A script runs in the directory it lies in."""
+    what = [program] if isinstance(program, Path) else ["-c", program]
     try:
         done = subprocess.run(
-            [sys.executable, *options, "-c", program],
+            [sys.executable, *options, *what],
+            cwd=program.parent if isinstance(program, Path) else None,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

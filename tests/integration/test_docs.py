@@ -6,16 +6,14 @@ run as a script of its own, with its blocks on the lines that they have in the p
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from programs import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/failures.md", "docs/init.md", "docs/objects.md", "docs/tasks.md"]
-#: Far more than any page takes, even on a busy machine.
-TIMEOUT_S = 50
 
 
 def program(page: str) -> str:
@@ -40,19 +38,7 @@ def test_blocks_keep_their_lines_and_those_marked_are_left_out() -> None:
 def test_the_blocks_of_a_page_run_as_one_program(page: str, tmp_path: Path) -> None:
     script = tmp_path / (Path(page).stem.lower() + "_page.py")
     script.write_text(program((ROOT / page).read_text()))
-    try:
-        done = subprocess.run(
-            [sys.executable, script],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        pytest.fail(f"{page} hung; stdout: {str(expired.stdout)[-2000:]}, stderr: {str(expired.stderr)[-2000:]}")
-    assert done.returncode == 0, f"{page} (line numbers are those of the page):\n{done.stderr[-3000:]}"
+    run_program(script)  # line numbers in its errors are those of the page
 
 
 def test_every_page_with_a_program_is_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import pickle
 import re
@@ -595,6 +596,20 @@ def test_a_tensor_can_be_written_to_and_nobody_else_sees_it(size: int) -> None:
     gc.collect()
     skate.put(bytes(10_000_000))  # what it had is not taken away while somebody looks at it
     assert mine["t"][-1] == size
+
+
+def test_tensors_of_many_sizes_leave_no_type_for_each_behind() -> None:
+    torch = pytest.importorskip("torch")
+    array_type = type(ctypes.c_char * 1)
+
+    def array_types() -> int:
+        return sum(1 for found in gc.get_objects() if type(found) is array_type)
+
+    skate.get(skate.put(torch.arange(65_000)))
+    before = array_types()
+    for size in range(40_000, 40_050):
+        assert len(skate.get(skate.put(torch.arange(size)))) == size
+    assert array_types() - before < 10
 
 
 def test_bytes_like_values_of_every_kind() -> None:

@@ -52,10 +52,12 @@ def private(array: Any) -> Any:
     address = _libc.mmap(None, length, protection, mmap.MAP_PRIVATE, arena.fd, first_page)
     if address == _FAILED:
         return array.copy()
-    buffer = (ctypes.c_char * array.nbytes).from_address(address + offset - first_page)
+    # A ctypes array type is kept for each length: powers of two are few. Nothing looks beyond the array's own bytes.
+    view_bytes = 1 << max(array.nbytes - 1, 0).bit_length()
+    buffer = (ctypes.c_char * view_bytes).from_address(address + offset - first_page)
     # As long as anything looks at it the object is pinned, because `array` is held here.
     weakref.finalize(buffer, _unmap, address, length, array).atexit = False
-    return np.frombuffer(buffer, dtype=array.dtype).reshape(array.shape)
+    return np.frombuffer(buffer, dtype=array.dtype, count=array.size).reshape(array.shape)
 
 
 def _unmap(address: int, length: int, array: Any) -> None:
