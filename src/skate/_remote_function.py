@@ -56,12 +56,11 @@ class RemoteFunction(Generic[P, R]):
         def remote(self, /, *args, **kwargs):
             """Start a task. Arguments that are references are replaced by their values."""
             call = self._call
-            runtime = get_runtime()
-            if call is None or call.runtime is not runtime:
+            if call is None or call.runtime.closed:
                 call = self._prepare()
             if kwargs or not self._least <= len(args) <= self._most:
                 self._check(args, kwargs)
-            ref = runtime.submit(call, args, kwargs)
+            ref = call.runtime.submit(call, args, kwargs)
             if interrupt.pending:
                 interrupt.raise_pending()
             return ref

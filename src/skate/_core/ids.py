@@ -14,6 +14,7 @@ excepted) gives its children the same ids, so re-execution is harmless.
 from __future__ import annotations
 
 import os
+import struct
 from typing import NewType
 
 try:
@@ -35,6 +36,9 @@ OBJECT_BYTES = 20
 FIRST_RETURN = b"\0\0\0\0"
 PUT_INDEX = b"\xff\xff\xff\xff"
 COUNTER_MAX = 2**32 - 1
+
+#: The id of what a task creates, from prefix, counter and index.
+pack_id = struct.Struct(">12sI4s").pack
 
 
 def new_node_id() -> NodeID:

@@ -214,6 +214,8 @@ class ObjectTable:
 
     def _free(self, id: bytes, entry: Entry) -> None:
         del self.entries[id]
+        if type(entry.value) is bytes and not entry.owner and entry.contained is None and entry.borrowers is None:
+            return  # nobody else has to hear of it
         self._freed.append((id, entry))
         for borrower in entry.borrowers or ():  # releases that came before their registrations
             self._forget_borrower(id, borrower)
@@ -224,7 +226,10 @@ class ObjectTable:
                 del self._borrowed_from[entry.owner]
 
     def take_freed(self) -> list[tuple[bytes, Entry]]:
-        """What was freed since the last call, including what was only kept by freed containers."""
+        """What was freed since the last call, including what was only kept by freed containers.
+
+        Left out are inline values of our own that nobody borrowed: no other process has to hear of those.
+        """
         freed = self._freed
         if not freed:
             return freed

@@ -19,8 +19,8 @@ from skate._core.task import Task, Timing
 TARGET_S = 0.040
 #: More is sent when less than this is left: several tasks in one message, not one for each that ends.
 REFILL_S = 0.7 * TARGET_S
-#: Most tasks on one worker, however tiny.
-DEPTH_MAX = 1000
+#: Most tasks on one worker, however tiny: about what it runs while its owner is too busy to read results.
+DEPTH_MAX = 4000
 #: Most tasks in one message: the first of them should start while the rest are still being made.
 BATCH_MAX = 256
 #: What a function that never ran is taken to need: one at a time.
@@ -65,8 +65,11 @@ class Estimates:
         budget = TARGET_S - load_s
         popleft, append = queue.popleft, taken.append
         first = not inflight
+        fn, cost = b"", 0.0
         while room and queue:  # a finalizer may run in between, and what it submits may take tasks along
-            cost = seconds.get(queue[0].fn, UNKNOWN_S)
+            next_fn = queue[0].fn
+            if next_fn is not fn:
+                fn, cost = next_fn, seconds.get(next_fn, UNKNOWN_S)
             if added + cost > budget and not first:
                 break
             append(popleft())

@@ -42,9 +42,9 @@ class Gathering:
 class Inquiries:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        #: Task events in batches as they came: pid, number, and (name, id, start, end) of each in msgpack, which takes
-        #: a fifth of the memory that the objects would.
-        self._events: deque[tuple[int, int, bytes]] = deque()
+        #: Task events in batches as they came: pid, number, (name, id, start, end) of each in msgpack, which takes a
+        #: fifth of the memory that the objects would, and what to add to the times.
+        self._events: deque[tuple[int, int, bytes, float]] = deque()
         self._event_count = 0
         self._gatherings: dict[int, Gathering] = {}
         self._last_gathering = 0
@@ -151,7 +151,7 @@ class Inquiries:
 
     def on_events(self, process: Process, message: Events) -> None:
         if message.count:
-            self._events.append((self._daemon.pids[process.id], message.count, message.events))
+            self._events.append((self._daemon.pids[process.id], message.count, message.events, message.epoch))
             self._event_count += message.count
         while self._event_count > EVENTS_MAX:
             self._event_count -= self._events.popleft()[1]
@@ -177,7 +177,7 @@ class Inquiries:
     def _all_events(self) -> list[tuple[str, bytes, int, float, float]]:
         """Name, id, pid, start and end of each."""
         return [
-            (name, task, pid, start, end)
-            for pid, _count, batch in self._events
+            (name, task, pid, start + epoch, end + epoch)
+            for pid, _count, batch, epoch in self._events
             for name, task, start, end in decode_events(batch)
         ]

@@ -161,9 +161,11 @@ class Events(Message, tag=14):
     request: int
     count: int
     events: bytes
+    #: What to add to their times to have seconds of the wall clock.
+    epoch: float = 0.0
 
 
-#: (name, id, start, end) of each task, with times in seconds of the wall clock.
+#: (name, id, start, end) of each task.
 encode_events = msgspec.msgpack.Encoder().encode
 decode_events = msgspec.msgpack.Decoder(list[tuple[str, bytes, float, float]]).decode
 

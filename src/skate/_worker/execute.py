@@ -72,6 +72,7 @@ class Executor:
         self._runtime = runtime
         self._queue: deque[tuple[Peer, Task]] = deque()
         self._functions = LoadedFunctions()
+        self._loaded = self._functions.loaded
         offset = slot_offset(slot)
         self._slot = memoryview(runtime.arena)[offset : offset + SLOT_TASK_BYTES]
         #: The main thread: `run` sets it.
@@ -79,14 +80,18 @@ class Executor:
         #: The task that the main thread is in, and its owner.
         self._current: Task | None = None
         self._owner: Peer | None = None
-        #: Results that have not been sent; guarded by `_outbox_lock`.
-        self._outbox: list[Result] = []
+        #: Results that have not been sent. The main thread appends, whoever holds `_outbox_lock` takes and sends.
+        self._outbox: deque[Result] = deque()
+        #: Whose they are; changes only while there are none.
         self._outbox_owner: Peer | None = None
-        #: References inside those results: a release must not overtake the result that hands the reference on.
-        self._outbox_refs: list[Any] = []
         self._outbox_lock = threading.RLock()
         self._outbox_since = 0.0
-        self._timings: dict[bytes, tuple[int, float]] = {}
+        #: References inside the result that is being made, and inside those in the outbox: a release must not overtake
+        #: the result that hands the reference on.
+        self._result_refs: list[Any] = []
+        self._outbox_refs: list[Any] = []
+        #: By function: how many of its results are in the outbox, and the seconds that they took.
+        self._timings: dict[bytes, list[Any]] = {}
         self._watching = False
         self._blocked = 0
         self._cancel: bytes = b""
@@ -98,7 +103,8 @@ class Executor:
         self._closed_streams: set[bytes] = set()
         self._calls: dict[bytes, int] = {}
         self._retiring = False
-        self._events: deque[tuple[Task, float, float]] = deque(maxlen=EVENTS_MAX)
+        #: Name, id, start and end of tasks, for the timeline.
+        self._events: deque[tuple[str, bytes, float, float]] = deque(maxlen=EVENTS_MAX)
         self._events_sent = 0.0
         #: Wall clock minus performance counter: timeline stamps cost one clock read each.
         self._epoch = time.time() - time.perf_counter()
@@ -269,14 +275,17 @@ class Executor:
         if self._runtime.loop.dormant:
             self._runtime.loop.stir()
         perf_counter = time.perf_counter
+        outbox = self._outbox
+        fn, name = b"", ""
+        end = perf_counter()
         while self._queue and not self._retiring:
             try:
                 peer, task = self._queue.popleft()
             except IndexError:
                 break  # recalled by the I/O thread meanwhile
-            if self._outbox:
+            if outbox:
                 limit = FLUSH_S if self._queue else FLUSH_BEFORE_LAST_S
-                if self._outbox_owner is not peer or perf_counter() - self._outbox_since > limit:
+                if self._outbox_owner is not peer or end - self._outbox_since > limit:
                     self.flush()
                 elif not self._watching:
                     self._watch()
@@ -297,19 +306,27 @@ class Executor:
                 self._cancel = b""
             end = perf_counter()
             self._current = None
-            fn = task.fn
-            self._events.append((task, begin, end))
-            with self._outbox_lock:
-                if result is not None:
-                    if not self._outbox:
-                        # Not its end: after a long task the next one is likely to be long too.
-                        self._outbox_since = begin
-                        self._outbox_owner = peer
-                    self._outbox.append(result)
-                count, seconds = self._timings.get(fn, (0, 0.0))
-                self._timings[fn] = (count + 1, seconds + end - begin)
-            if task.extra is not None:
-                self._after(task, task.extra)
+            if task.fn != fn:
+                fn = task.fn
+                name = self._functions.name(fn)
+            extra = task.extra
+            self._events.append(((extra is not None and extra.name) or name, task.id, begin, end))
+            if result is not None:
+                if not outbox:
+                    # Not its end: after a long task the next one is likely to be long too.
+                    self._outbox_since = begin
+                    self._outbox_owner = peer
+                if self._result_refs:
+                    self._hand_over(result)
+                else:
+                    outbox.append(result)
+            timing = self._timings.get(fn)
+            if timing is None:
+                timing = self._timings[fn] = [0, 0.0]
+            timing[0] += 1
+            timing[1] += end - begin
+            if extra is not None:
+                self._after(task, extra)
         self._slot[:] = _NO_TASK
         self._cancelled_early.clear()  # those had ended
         self._ran = True
@@ -317,6 +334,13 @@ class Executor:
         self.flush()
         if len(self._events) >= EVENTS_MAX // 2:
             self._send_events(0)
+
+    def _hand_over(self, result: Result) -> None:
+        """To the outbox, with the references inside it."""
+        with self._outbox_lock:
+            self._outbox.append(result)
+            self._outbox_refs += self._result_refs
+        self._result_refs = []
 
     def _after(self, task: Task, extra: Extra) -> None:
         if extra.once:
@@ -343,7 +367,7 @@ class Executor:
             context = self._runtime.context
             context.enter(task.id, task.fn, task.depth + 1, extra.attempt if extra is not None else 0)
             self.tasks_run += 1
-            function = self._functions.loaded(task.fn) or self._functions.load(task.fn)
+            function = self._loaded(task.fn) or self._functions.load(task.fn)
             if extra is None:
                 value = function(*deserialize(task.args)) if task.args else function()
                 if value is None:
@@ -370,7 +394,7 @@ class Executor:
     def _failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
-        self._outbox_refs.append(refs)
+        self._result_refs.append(refs)
         # Frames hold what the task had; they are described in the failure.
         error.__traceback__ = None
         inside = [RefInfo(ref._id, ref._owner) for ref in refs]
@@ -435,7 +459,7 @@ class Executor:
             data, refs = self._store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
-            self._outbox_refs.append(refs)
+            self._result_refs.append(refs)
         values.clear()
         del value  # the task is over: only references that it stored somewhere are kept
         arguments = extra.refs if extra is not None else []
@@ -470,14 +494,16 @@ class Executor:
 
     def flush(self) -> None:
         """Send the results that have collected. From any thread."""
+        outbox = self._outbox
         with self._outbox_lock:
-            if not self._outbox:
+            count = len(outbox)
+            if not count:
                 return
-            results, self._outbox = self._outbox, []
-            timings = [Timing(fn, count, seconds) for fn, (count, seconds) in self._timings.items()]
-            self._timings = {}
-            assert self._outbox_owner is not None
-            self._outbox_owner.send(m.Results(results, timings))
+            owner = self._outbox_owner  # asked for after the count: see its definition
+            assert owner is not None
+            results = [outbox.popleft() for _ in range(count)]
+            timings, self._timings = self._timings, {}
+            owner.send(m.Results(results, [Timing(fn, *timing) for fn, timing in list(timings.items())]))
             refs, self._outbox_refs = self._outbox_refs, []
         del refs
 
@@ -586,15 +612,12 @@ class Executor:
 
     def _send_events(self, request: int) -> None:
         self._events_sent = time.monotonic()
-        events: list[tuple[str, bytes, float, float]] = []
-        epoch = self._epoch
-        while self._events:
-            try:
-                task, begin, end = self._events.popleft()
-            except IndexError:
-                break
-            events.append((self._task_name(task), task.id, begin + epoch, end + epoch))
-        self._runtime.send(m.Events(request, len(events), m.encode_events(events)))
+        popleft = self._events.popleft
+        events = []
+        with contextlib.suppress(IndexError):  # another thread sends them too
+            while True:
+                events.append(popleft())
+        self._runtime.send(m.Events(request, len(events), m.encode_events(events), self._epoch))
 
     def tick(self) -> bool:
         """Housekeeping; whether there is reason to come again."""

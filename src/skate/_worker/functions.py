@@ -77,6 +77,8 @@ class LoadedFunctions:
     def __init__(self) -> None:
         self._definitions: dict[bytes, Define] = {}
         self._loaded: dict[bytes, Callable[..., Any]] = {}
+        #: The function if it has been unpickled.
+        self.loaded = self._loaded.get
         #: Who defined it: two owners may send the same function.
         self._owners: dict[bytes, set[bytes]] = {}
 
@@ -101,9 +103,6 @@ class LoadedFunctions:
     def name(self, fn: bytes) -> str:
         definition = self._definitions.get(fn)
         return definition.name if definition is not None else fn.hex()[:8]
-
-    def loaded(self, fn: bytes) -> Callable[..., Any] | None:
-        return self._loaded.get(fn)
 
     def load(self, fn: bytes) -> Callable[..., Any]:
         import pickle

@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from skate._core.environment import ENVIRONMENT_VARIABLE
-from skate._core.ids import FIRST_RETURN, PUT_INDEX
-from skate._core.ownership import Entry, ObjectTable
+from skate._core.ids import FIRST_RETURN, PUT_INDEX, pack_id
+from skate._core.ownership import Entry, ObjectTable, Stored
 from skate._core.task import Failure, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions
@@ -60,7 +60,6 @@ from skate._worker.streams import Streams
 from skate._worker.submit import Call, Submitter
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
-_COUNTER_BYTES = 4
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
 GOODBYE_S = 2.0
 LAST_LINES_S = 10.0
@@ -398,7 +397,7 @@ class Runtime:
         """The id of the next thing that the current task creates. With the lock held."""
         context = self.context
         context.counter += 1
-        return (context.prefix or context.make_prefix()) + context.counter.to_bytes(_COUNTER_BYTES, "big") + index
+        return pack_id(context.prefix or context.make_prefix(), context.counter, index)
 
     # -- put ------------------------------------------------------------------------------------------------------
 
@@ -475,11 +474,7 @@ class Runtime:
             if self.broken:
                 raise self.broken
             context.counter += 1
-            id = (
-                (context.prefix or context.make_prefix())
-                + context.counter.to_bytes(_COUNTER_BYTES, "big")
-                + FIRST_RETURN
-            )
+            id = pack_id(context.prefix or context.make_prefix(), context.counter, FIRST_RETURN)
             task = Task(id, call.fn, payload, context.depth)
             self.table.entries[id] = Entry(1, 1, None, b"", task, call)
             cls = call.cls
@@ -496,28 +491,16 @@ class Runtime:
 
     def get(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Any]:
         """The values, in order; raises the first error among them."""
-        entries = self.table.entries
         deadline = None if timeout is None else time.monotonic() + timeout
-        waiting = False
-        for ref in refs:
-            entry = entries.get(ref._id)
-            if entry is None:
-                raise ObjectLostError(object_id=ref.hex())
-            if entry.value is None:
-                waiting = True
-                break
-        if waiting:
-            self._wait_for_all(refs, timeout)
         out: list[Any] = []
         append = out.append
         stored: list[tuple[int, bytes]] = []
-        for position, ref in enumerate(refs):
-            value = entries[ref._id].value
+        for value in self._wait_for_all(refs, timeout):
             if type(value) is bytes:
                 append(None if value == NONE else deserialize(value))
             elif type(value) is int:
+                stored.append((len(out), refs[len(out)]._id))
                 append(None)
-                stored.append((position, ref._id))
             else:
                 assert isinstance(value, Failure)
                 raise error_of(value)
@@ -537,26 +520,36 @@ class Runtime:
                 out[position] = deserialize(view)
         return out
 
-    def _wait_for_all(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> None:
+    def _wait_for_all(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Stored]:
+        """What is known of each once it is there; up to the first error only, as soon as there is one."""
         entries = self.table.entries
-        self._fetch_missing(refs)
-        at = 0
-        count = len(refs)
+        values: list[Stored] = []
+        append = values.append
+        left = iter(refs)
+        ref = next(left, None)
 
         def ready() -> bool:
-            nonlocal at
-            while at < count:
-                value = entries[refs[at]._id].value
-                if value is None:
-                    return False
-                if type(value) is Failure:
-                    return True
-                at += 1
+            nonlocal ref
+            try:
+                while ref is not None:
+                    value = entries[ref._id].value
+                    if value is None:
+                        return False
+                    append(value)
+                    if type(value) is Failure:
+                        return True
+                    ref = next(left, None)
+            except KeyError:
+                assert ref is not None
+                raise ObjectLostError(object_id=ref.hex()) from None
             return True
 
-        if not self.block_until(ready, timeout):
-            missing = sum(1 for ref in refs if entries[ref._id].value is None)
-            raise GetTimeoutError(timeout_s=timeout, pending=missing, total=count, reasons=self._reasons(refs))
+        if not ready():
+            self._fetch_missing(refs)
+            if not self.block_until(ready, timeout):
+                missing = sum(1 for ref in refs if entries[ref._id].value is None)
+                raise GetTimeoutError(timeout_s=timeout, pending=missing, total=len(refs), reasons=self._reasons(refs))
+        return values
 
     def _reasons(self, refs: Sequence[ObjectRef[Any]]) -> list[str]:
         """What the first few of those that are pending wait for."""

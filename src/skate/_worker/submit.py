@@ -224,11 +224,14 @@ class Submitter:
             if lease in lease.cls.idle:
                 lease.cls.idle.remove(lease)
         known = peer.functions
+        fn = b""
         for task in tasks:
             inflight[task.id] = task
-            if task.fn not in known:
-                known.add(task.fn)
-                peer.send(self._table.entries[task.id].call.function.define)
+            if task.fn is not fn:
+                fn = task.fn
+                if fn not in known:
+                    known.add(fn)
+                    peer.send(self._table.entries[task.id].call.function.define)
         lease.load_s += added_s
         peer.send(Tasks(lease.id, tasks))
 
