@@ -27,9 +27,12 @@ _call_failed = pytest.StashKey[bool]()
 
 def pytest_configure() -> None:
     os.environ[RUN_MARK_NAME] = RUN_MARK
-    # A script that runs the tests in the background has them ignore Ctrl-C, and so would every program that they start.
+    # A script that runs the tests in the background has them ignore Ctrl-C, and nohup the end of the terminal; so would
+    # every program that they start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
