@@ -8,7 +8,10 @@
 [0, 1, 4, 9]
 """
 
-from skate import exceptions
+from typing import Any
+
+from skate import actor, exceptions
+from skate._actor import Actor, ActorClass, ActorMethod, exit_actor, get_actor, kill, method
 from skate._api import (
     as_completed,
     available_resources,
@@ -34,23 +37,41 @@ from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __version__ = "0.1.0"
 
+
+def __getattr__(name: str) -> Any:
+    """`skate.util` without an import of its own, as programs expect it; it is loaded when it is first used."""
+    if name == "util":
+        import importlib
+
+        return importlib.import_module("skate.util")
+    raise AttributeError(f"module 'skate' has no attribute {name!r}")
+
+
 __all__ = [
+    "Actor",
+    "ActorClass",
+    "ActorMethod",
     "DynamicObjectRefGenerator",
     "ObjectRef",
     "ObjectRefGenerator",
     "RemoteFunction",
     "__version__",
+    "actor",
     "as_completed",
     "available_resources",
     "cancel",
     "cluster_resources",
     "exceptions",
+    "exit_actor",
     "get",
+    "get_actor",
     "get_gpu_ids",
     "get_runtime_context",
     "init",
     "is_initialized",
+    "kill",
     "map",
+    "method",
     "nodes",
     "progress",
     "put",

@@ -366,6 +366,10 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False
 
     force: kill its worker instead. recursive: cancel the tasks that it started, too. `get` then raises
     TaskCancelledError. A task that has ended is left alone.
+
+    A call of an actor's method that waits never starts either; one that runs is interrupted only if it is a coroutine
+    (CancelledError is raised in it), for the state of the actor has to survive. It can ask
+    `get_runtime_context().is_canceled()`.
     """
     if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
         raise TypeError(f"cancel() takes a reference, not {_what(ref)}.")

@@ -1,22 +1,26 @@
-"""Every option of a task, declared once: its type, its default, what it may be, and what it means.
+"""Every option of tasks, actors and methods, declared once: its type, its default, what it may be, what it means.
 
-    @skate.remote(num_cpus=2, max_retries=0)        task_options(num_cpus=2, max_retries=0)
-    f.options(num_cpus=0.5)                         merge(options of f, num_cpus=0.5)
+    @skate.remote(num_cpus=2) on a function         task_options(num_cpus=2)
+    @skate.remote(max_restarts=1) on a class        actor_options(max_restarts=1)
+    @skate.method(num_returns=2)                    method_options(num_returns=2)
+    anything.options(name="x")                      merge(its options, name="x")
 
-Owns:      `TaskOptions`. Each field carries a `Rule` beside its type; the checks, the texts of the errors and the list
-           of options that users see are made from these rules and from nothing else.
-Invariant: a TaskOptions holds only values that were checked, in one form each: amounts are floats in steps of 1/10000,
+Owns:      `TaskOptions`, `ActorOptions`, `MethodOptions`. Each field carries a `Rule` beside its type; the checks, the
+           texts of the errors and the list of options that users see are made from these rules and from nothing else.
+Invariant: such a record holds only values that were checked, in one form each: amounts are floats in steps of 1/10000,
            a list of exception types is a tuple, a dict is no longer the user's. So nothing is checked again later.
 Errors:    an unknown option is a ValueError, a value of the wrong type a TypeError, one out of range a ValueError;
            raised at decoration, with the name of the option, the value, and what it may be. None means the default.
+           An option of something else (max_retries on a class) is refused with the place where it belongs.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
@@ -46,7 +50,7 @@ def _amount(value: object) -> float:
 def _gpus(value: object) -> float:
     amount = _amount(value)
     if amount > 1 and amount != int(amount):
-        raise ValueError("above 1 it must be whole, because a task cannot have halves of two GPUs")
+        raise ValueError("above 1 it must be whole, because halves of two GPUs are not one")
     return amount
 
 
@@ -114,10 +118,24 @@ def _retry_exceptions(value: object) -> bool | tuple[type[BaseException], ...]:
     return tuple(value)
 
 
+def _pending(value: object) -> int:
+    number = _whole(value, -1)
+    if number == 0:
+        raise ValueError("with 0 nothing could ever be called")
+    return number
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("it is not a string")
     return value
+
+
+def _some_text(value: object) -> str:
+    text = _text(value)
+    if not text:
+        raise ValueError("it is empty")
+    return text
 
 
 def _flag(value: object) -> bool:
@@ -169,7 +187,43 @@ def _strategy(value: object) -> Literal["DEFAULT", "SPREAD"]:
     raise (ValueError if isinstance(value, str) else TypeError)("on one machine there are no other strategies")
 
 
-# --- the options ------------------------------------------------------------------------------------------------------
+def _lifetime(value: object) -> Literal["detached"] | None:
+    word = _text(value)
+    if word == "detached":
+        return "detached"
+    if word == "non_detached":
+        return None
+    raise ValueError("it is neither of these words")
+
+
+def _concurrency_groups(value: object) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for name, limit in _mapping(_groups_by_name(value) if isinstance(value, (list, tuple)) else value).items():
+        try:
+            limits[name] = _whole(limit, 1)
+        except (TypeError, ValueError) as reason:
+            raise type(reason)(f"the limit of {name!r} is {_short(limit)}, and {reason}") from None
+    return limits
+
+
+def _groups_by_name(listed: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
+    """[{"name": "io", "max_concurrency": 2}], which Ray also takes, as {"io": 2}."""
+    groups: dict[str, Any] = {}
+    for each in listed:
+        if not isinstance(each, Mapping):
+            raise TypeError(f"{_short(each)} in the list is not a dict")
+        if set(each) != {"name", "max_concurrency"}:
+            raise ValueError(f"{_short(each)} in the list does not have just the keys 'name' and 'max_concurrency'")
+        name = each["name"]
+        if not isinstance(name, str):
+            raise TypeError(f"the name {_short(name)} is not a string")
+        if name in groups:
+            raise ValueError(f"the name {name!r} is there twice")
+        groups[name] = each["max_concurrency"]
+    return groups
+
+
+# --- the rules that several kinds share -------------------------------------------------------------------------------
 
 
 class Rule(NamedTuple):
@@ -181,43 +235,55 @@ class Rule(NamedTuple):
     meaning: str
 
 
+_NUM_GPUS = Rule(
+    _gpus, "a fraction of one GPU or a whole number of them, 0 or more", "GPUs that it holds while it runs"
+)
+_RESOURCES = Rule(_resources, 'a dict from names to amounts, e.g. {"licence": 1}', "custom resources that it holds")
+_MEMORY = Rule(_bytes, "a number of bytes, 0 or more", "memory to reserve for it; it is not held to that")
+_NUM_RETURNS = Rule(
+    _num_returns,
+    'a whole number, 0 or more, "streaming" or "dynamic"',
+    'how many references a call gives; by default 1, and "streaming" for a generator function',
+)
+_RETRY_EXCEPTIONS = Rule(
+    _retry_exceptions,
+    "True, False or a list of exception classes, e.g. [OSError]",
+    "which exceptions of the function, besides crashes, are reason to run it again",
+)
+_RUNTIME_ENV = Rule(
+    _runtime_env,
+    'a dict like {"env_vars": {"OMP_NUM_THREADS": "1"}}, with strings for values',
+    "environment variables of the process that runs it",
+)
+_SCHEDULING_STRATEGY = Rule(
+    _strategy, '"DEFAULT" or "SPREAD"', "how a node is chosen; with one machine both mean that one"
+)
+_ACCELERATOR_TYPE = Rule(_text, "the name of an accelerator, a string", "the accelerator that its node should have")
+_LABEL_SELECTOR = Rule(_texts, "a dict from labels to strings", "labels that its node should have")
+_METADATA = Rule(_mapping, "a dict with strings for keys", "notes that libraries keep with it")
+_BACKPRESSURE = Rule(
+    _at_least_1, "a whole number, 1 or more", "how many values a generator may be ahead of its reader before it waits"
+)
+
+
+# --- the options ------------------------------------------------------------------------------------------------------
+
+
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one remote function. Made by `task_options` and `merge`, which check them."""
 
     num_cpus: Annotated[
         float, Rule(_amount, "a number of CPUs, 0 or more, whole or not", "CPUs that the task holds while it runs")
     ] = 1.0
-    num_gpus: Annotated[
-        float,
-        Rule(_gpus, "a fraction of one GPU or a whole number of them, 0 or more", "GPUs that it holds while it runs"),
-    ] = 0.0
-    resources: Annotated[
-        dict[str, float],
-        Rule(_resources, 'a dict from names to amounts, e.g. {"licence": 1}', "custom resources that it holds"),
-    ] = {}
-    memory: Annotated[
-        int, Rule(_bytes, "a number of bytes, 0 or more", "memory to reserve for it; it is not held to that")
-    ] = 0
-    num_returns: Annotated[
-        int | Literal["streaming", "dynamic"] | None,
-        Rule(
-            _num_returns,
-            'a whole number, 0 or more, "streaming" or "dynamic"',
-            'how many references a call gives; by default 1, and "streaming" for a generator function',
-        ),
-    ] = None
+    num_gpus: Annotated[float, _NUM_GPUS] = 0.0
+    resources: Annotated[dict[str, float], _RESOURCES] = {}
+    memory: Annotated[int, _MEMORY] = 0
+    num_returns: Annotated[int | Literal["streaming", "dynamic"] | None, _NUM_RETURNS] = None
     max_retries: Annotated[
         int,
         Rule(_retries, "a whole number, 0 or more, or -1 for no end", "how often it is run again when its worker dies"),
     ] = 3
-    retry_exceptions: Annotated[
-        bool | tuple[type[BaseException], ...],
-        Rule(
-            _retry_exceptions,
-            "True, False or a list of exception classes, e.g. [OSError]",
-            "which exceptions of the function, besides crashes, are reason to run it again",
-        ),
-    ] = False
+    retry_exceptions: Annotated[bool | tuple[type[BaseException], ...], _RETRY_EXCEPTIONS] = False
     max_calls: Annotated[
         int,
         Rule(
@@ -227,86 +293,256 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     name: Annotated[str, Rule(_text, "a string", "what logs and tools call it; by default the function's name")] = ""
-    runtime_env: Annotated[
-        dict[str, dict[str, str]],
-        Rule(
-            _runtime_env,
-            'a dict like {"env_vars": {"OMP_NUM_THREADS": "1"}}, with strings for values',
-            "environment variables of the process that runs it",
-        ),
-    ] = {}
-    scheduling_strategy: Annotated[
-        Literal["DEFAULT", "SPREAD"],
-        Rule(_strategy, '"DEFAULT" or "SPREAD"', "how a node is chosen; with one machine both mean that one"),
-    ] = "DEFAULT"
-    accelerator_type: Annotated[
-        str, Rule(_text, "the name of an accelerator, a string", "the accelerator that its node should have")
-    ] = ""
-    label_selector: Annotated[
-        dict[str, str], Rule(_texts, "a dict from labels to strings", "labels that its node should have")
-    ] = {}
+    runtime_env: Annotated[dict[str, dict[str, str]], _RUNTIME_ENV] = {}
+    scheduling_strategy: Annotated[Literal["DEFAULT", "SPREAD"], _SCHEDULING_STRATEGY] = "DEFAULT"
+    accelerator_type: Annotated[str, _ACCELERATOR_TYPE] = ""
+    label_selector: Annotated[dict[str, str], _LABEL_SELECTOR] = {}
     enable_task_events: Annotated[bool, Rule(_flag, "True or False", "whether the timeline shows it")] = True
-    _metadata: Annotated[
-        dict[str, Any], Rule(_mapping, "a dict with strings for keys", "notes that libraries keep with a function")
-    ] = {}
-    _generator_backpressure_num_objects: Annotated[
+    _metadata: Annotated[dict[str, Any], _METADATA] = {}
+    _generator_backpressure_num_objects: Annotated[int | None, _BACKPRESSURE] = None
+
+    def resources_needed(self) -> dict[str, float]:
+        """All that the task holds while it runs, by the names that nodes use, without zeros."""
+        return _by_node_names(self.num_cpus, self)
+
+
+class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one remote class. Made by `actor_options` and `merge`, which check them."""
+
+    num_cpus: Annotated[
+        float | None,
+        Rule(
+            _amount,
+            "a number of CPUs, 0 or more, whole or not",
+            "CPUs that the actor holds while it lives; by default 1 must be free to place it, and then it holds none",
+        ),
+    ] = None
+    num_gpus: Annotated[float, _NUM_GPUS] = 0.0
+    resources: Annotated[dict[str, float], _RESOURCES] = {}
+    memory: Annotated[int, _MEMORY] = 0
+    name: Annotated[
+        str, Rule(_some_text, "a string that is not empty", "the name by which skate.get_actor finds it; else none")
+    ] = ""
+    namespace: Annotated[
+        str, Rule(_some_text, "a string that is not empty", "where its name is known; by default that of skate.init")
+    ] = ""
+    get_if_exists: Annotated[
+        bool, Rule(_flag, "True or False", "whether an actor that has this name already is taken instead of a new one")
+    ] = False
+    lifetime: Annotated[
+        Literal["detached"] | None,
+        Rule(
+            _lifetime,
+            '"detached" or "non_detached"',
+            "when it ends: with its last handle or its owner (the default), or detached, only when it is killed",
+        ),
+    ] = None
+    max_restarts: Annotated[
+        int,
+        Rule(_retries, "a whole number, 0 or more, or -1 for no end", "how often it is started again when it dies"),
+    ] = 0
+    max_task_retries: Annotated[
+        int,
+        Rule(
+            _retries,
+            "a whole number, 0 or more, or -1 for no end",
+            "how often a call is run again when the actor dies during it",
+        ),
+    ] = 0
+    max_concurrency: Annotated[
         int | None,
         Rule(
             _at_least_1,
             "a whole number, 1 or more",
-            "how many values a generator may be ahead of its reader before it waits",
+            "how many calls run in it at once; by default 1, and 1000 if it has async methods",
         ),
     ] = None
+    concurrency_groups: Annotated[
+        dict[str, int],
+        Rule(
+            _concurrency_groups,
+            'a dict from names to limits of 1 or more, e.g. {"io": 2}, or [{"name": "io", "max_concurrency": 2}]',
+            "groups of methods, and how many calls of each group run at once",
+        ),
+    ] = {}
+    max_pending_calls: Annotated[
+        int,
+        Rule(
+            _pending,
+            "a whole number, 1 or more, or -1 for no limit",
+            "how many calls of one caller may wait before the next one is refused",
+        ),
+    ] = -1
+    runtime_env: Annotated[dict[str, dict[str, str]], _RUNTIME_ENV] = {}
+    scheduling_strategy: Annotated[Literal["DEFAULT", "SPREAD"], _SCHEDULING_STRATEGY] = "DEFAULT"
+    accelerator_type: Annotated[str, _ACCELERATOR_TYPE] = ""
+    label_selector: Annotated[dict[str, str], _LABEL_SELECTOR] = {}
+    enable_task_events: Annotated[
+        bool, Rule(_flag, "True or False", "whether the timeline shows its calls, unless a method says otherwise")
+    ] = True
+    allow_out_of_order_execution: Annotated[
+        bool | None,
+        Rule(
+            _flag,
+            "True or False",
+            "whether a call may overtake an earlier one that waits for its arguments; by default only if several run "
+            "at once",
+        ),
+    ] = None
+    _metadata: Annotated[dict[str, Any], _METADATA] = {}
 
     def resources_needed(self) -> dict[str, float]:
-        """All that the task holds while it runs, by the names that nodes use, without zeros."""
-        needed = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": float(self.memory), **self.resources}
-        return {name: amount for name, amount in needed.items() if amount}
+        """All that the actor holds while it lives, by the names that nodes use, without zeros."""
+        return _by_node_names(self.num_cpus or 0.0, self)
+
+    def resources_to_place(self) -> dict[str, float]:
+        """All that must be free on a node for the actor to start there.
+
+        By default that is one CPU more than it holds afterwards: actors mostly wait, so a machine holds more of them
+        than it has CPUs; but one that has no CPU free is not the place for another.
+        """
+        return _by_node_names(1.0 if self.num_cpus is None else self.num_cpus, self)
 
 
-#: The rules by name, in the order of declaration.
-RULES: dict[str, Rule] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(TaskOptions, include_extras=True).items()
+class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one method of an actor. Made by `method_options` and `merge`, which check them."""
+
+    num_returns: Annotated[int | Literal["streaming", "dynamic"] | None, _NUM_RETURNS] = None
+    concurrency_group: Annotated[
+        str, Rule(_text, "the name of a group, a string", "the group of the actor's concurrency_groups that runs it")
+    ] = ""
+    max_task_retries: Annotated[
+        int | None,
+        Rule(
+            _retries,
+            "a whole number, 0 or more, or -1 for no end",
+            "how often a call is run again when the actor dies during it; by default as the actor says",
+        ),
+    ] = None
+    retry_exceptions: Annotated[bool | tuple[type[BaseException], ...], _RETRY_EXCEPTIONS] = False
+    name: Annotated[str, Rule(_text, "a string", "what logs and tools call it; by default the method's name")] = ""
+    enable_task_events: Annotated[
+        bool | None, Rule(_flag, "True or False", "whether the timeline shows it; by default as the actor says")
+    ] = None
+    _generator_backpressure_num_objects: Annotated[int | None, _BACKPRESSURE] = None
+
+
+def _by_node_names(cpus: float, options: TaskOptions | ActorOptions) -> dict[str, float]:
+    amounts = {"CPU": cpus, "GPU": options.num_gpus, "memory": float(options.memory), **options.resources}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+Options = TypeVar("Options", bound=TaskOptions | ActorOptions | MethodOptions)
+
+
+class Kind(NamedTuple):
+    """What errors need to know of one of these classes."""
+
+    noun: str
+    #: Where its options are written, with a gap for the name of one.
+    place: str
+
+
+KINDS: dict[type, Kind] = {
+    TaskOptions: Kind("task", "@skate.remote({}=…) on a function"),
+    ActorOptions: Kind("actor", "@skate.remote({}=…) on a class"),
+    MethodOptions: Kind("method", "@skate.method({}=…) on a method"),
 }
-DEFAULTS = TaskOptions()
+
+
+@functools.cache  # Not at import: it takes 1 ms, and a program that gives no options never asks.
+def rules_of(options: type) -> dict[str, Rule]:
+    """The rules of one of these classes by name, in the order of declaration."""
+    return {name: hint.__metadata__[0] for name, hint in get_type_hints(options, include_extras=True).items()}
+
+
+#: For an option that is given to the wrong kind, where another one does what is wanted.
+_INSTEAD: dict[tuple[type, str], str] = {
+    (TaskOptions, "max_restarts"): "max_retries says how often a task is run again when its worker dies",
+    (TaskOptions, "max_task_retries"): "max_retries says how often a task is run again when its worker dies",
+    (ActorOptions, "max_retries"): (
+        "max_task_retries says how often a call is run again when the actor dies during it, and max_restarts how "
+        "often the actor is started again"
+    ),
+    (ActorOptions, "max_calls"): "an actor keeps its process as long as it lives; end the actor and make another",
+    (MethodOptions, "max_retries"): "max_task_retries says how often a call is run again when the actor dies during it",
+    (MethodOptions, "max_calls"): "an actor keeps its process as long as it lives; end the actor and make another",
+}
 
 
 def task_options(**given: Any) -> TaskOptions:
-    """The options given in @remote(...), checked; defaults for the rest."""
-    return merge(DEFAULTS, **given)
+    """The options given in @remote(...) on a function, checked; defaults for the rest."""
+    return merge(TaskOptions(), **given)
 
 
-def merge(base: TaskOptions, **given: Any) -> TaskOptions:
+def actor_options(**given: Any) -> ActorOptions:
+    """The options given in @remote(...) on a class, checked; defaults for the rest."""
+    return merge(ActorOptions(), **given)
+
+
+def method_options(**given: Any) -> MethodOptions:
+    """The options given in @method(...), checked; defaults for the rest."""
+    return merge(MethodOptions(), **given)
+
+
+def merge(base: Options, /, **given: Any) -> Options:
     """`base` with the options given in .options(...), checked. None sets one back to its default."""
-    return msgspec.structs.replace(base, **{name: _checked(name, value) for name, value in given.items()})
+    changes = {name: _checked(type(base), name, value) for name, value in given.items()}
+    merged = msgspec.structs.replace(base, **changes)
+    if isinstance(merged, ActorOptions) and merged.get_if_exists and not merged.name:
+        raise ValueError(
+            "get_if_exists=True is not possible without a name.\n"
+            "  why:  an actor that exists is found by its name.\n"
+            '  next: give both, name="…" and get_if_exists=True, or leave get_if_exists out.'
+        )
+    return merged
 
 
-def _checked(name: str, value: Any) -> Any:
-    rule = RULES.get(name)
+def _checked(options: type, name: str, value: Any) -> Any:
+    rule = rules_of(options).get(name)
     if rule is None:
-        raise _unknown(name)
+        raise _misplaced(options, name) or _unknown(options, name)
+    default = getattr(options(), name)
     if value is None:
-        return getattr(DEFAULTS, name)
+        return default
     try:
         return rule.check(value)
     except (TypeError, ValueError) as error:
-        default = getattr(DEFAULTS, name)
         raise type(error)(
-            f"{name}={_short(value)} is not a value for this task option.\n"
+            f"{name}={_short(value)} is not a value for this {KINDS[options].noun} option.\n"
             f"  why:  {error}.\n"
             f"  next: it may be {rule.may_be}" + (f" (default {default!r})." if default or default == 0 else ".")
         ) from None
 
 
-def _unknown(name: str) -> ValueError:
+def _misplaced(options: type, name: str) -> ValueError | None:
+    homes = [kind for other, kind in KINDS.items() if name in rules_of(other)]
+    if not homes:
+        return None
+    # The last of them is the closest: a method's own options to a class, those of its class to a method.
+    instead = _INSTEAD.get((options, name)) or f"give it where it belongs: {homes[-1].place.format(name)}"
+    return ValueError(
+        f"{name!r} is not an option of {_one(options)}.\n"
+        f"  why:  it is an option of {' and of '.join(f'{home.noun}s' for home in homes)}.\n"
+        f"  next: {instead}."
+    )
+
+
+def _unknown(options: type, name: str) -> ValueError:
     import difflib  # Slow to import, and needed only here.
 
-    close = difflib.get_close_matches(name, RULES, n=3)
+    rules = rules_of(options)
+    close = difflib.get_close_matches(name, rules, n=3)
     return ValueError(
-        f"{name!r} is not an option of a task.\n"
+        f"{name!r} is not an option of {_one(options)}.\n"
         + (f"  next: did you mean {' or '.join(close)}?\n" if close else "")
-        + f"  there are: {', '.join(RULES)}."
+        + f"  there are: {', '.join(rules)}."
     )
+
+
+def _one(options: type) -> str:
+    noun = KINDS[options].noun
+    return f"an {noun}" if noun == "actor" else f"a {noun}"
 
 
 def _short(value: object) -> str:

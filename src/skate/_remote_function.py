@@ -1,23 +1,28 @@
-"""`@skate.remote` on functions, and `.options()`."""
+"""`@skate.remote`, and what it makes of functions; for classes see `_actor.py`."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from skate._actor import ActorClass
 from skate._object_ref import ObjectRef
-from skate._options import TaskOptions, merge, task_options
+from skate._options import TaskOptions, actor_options, merge, task_options
 from skate._streaming import ObjectRefGenerator
 from skate._worker import interrupt
 from skate._worker.current import get_runtime
 from skate._worker.functions import Function
 from skate._worker.submit import Call
 
+if TYPE_CHECKING:
+    from skate._remote_class import Decorated
+
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 T = TypeVar("T")
+C = TypeVar("C")
 
 
 class RemoteFunction(Generic[P, R]):
@@ -30,7 +35,7 @@ class RemoteFunction(Generic[P, R]):
         self._name = qualified.rpartition("<locals>.")[2]
         self._signature = _signature(function)
         #: Positional arguments that need no closer look.
-        self._least, self._most = _positional(self._signature)
+        self._least, self._most = positional(self._signature)
         self._generator = _generator_kind(function, options)
         self._call: Call | None = None
         #: Shared by all that `.options()` makes of it, so that the function is pickled once.
@@ -73,6 +78,10 @@ class RemoteFunction(Generic[P, R]):
             except TypeError as error:
                 raise TypeError(f"{self._name}.remote(): {error}; its signature is {self._signature}") from None
 
+    @overload
+    def options(self, *, num_returns: int | str, **options: Any) -> RemoteFunction[P, Any]: ...
+    @overload
+    def options(self, **options: Any) -> RemoteFunction[P, R]: ...
     def options(self, **options: Any) -> RemoteFunction[P, R]:
         """The same function with other options for the calls made through it: `f.options(num_cpus=2).remote(x)`."""
         other: RemoteFunction[P, R] = RemoteFunction(self._function, merge(self._options, **options))
@@ -128,7 +137,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _positional(signature: inspect.Signature | None) -> tuple[int, int]:
+def positional(signature: inspect.Signature | None) -> tuple[int, int]:
     """The least and the most positional arguments of a call without keywords."""
     if signature is None:
         return 0, 1 << 30
@@ -156,9 +165,11 @@ def _generator_kind(function: Callable[..., Any], options: TaskOptions) -> str:
 class _Decorator:
     """What `@skate.remote(...)` with options returns. Typed so that checkers see through it."""
 
-    def __init__(self, options: TaskOptions) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
 
+    @overload
+    def __call__(self, function: type[C]) -> Decorated[C]: ...  # type: ignore[overload-overlap]  # it is callable too
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a generator function is also a function
         self, function: Callable[P, Generator[T, Any, Any]]
@@ -173,24 +184,23 @@ class _Decorator:
         return make_remote(function, self._options)
 
 
-def make_remote(function: Callable[..., Any], options: TaskOptions) -> RemoteFunction[Any, Any]:
-    if isinstance(function, RemoteFunction):
-        raise TypeError(f"{function!r} is a remote function already; change its options with .options(...).")
-    if not callable(function):
-        raise TypeError(f"@skate.remote makes functions remote, and {function!r} is not one.")
+def make_remote(function: Callable[..., Any], options: Mapping[str, Any]) -> RemoteFunction[Any, Any] | ActorClass[Any]:
+    if isinstance(function, (RemoteFunction, ActorClass)):
+        raise TypeError(f"{function!r} is remote already; change its options with .options(...).")
     if inspect.isclass(function):
-        raise TypeError(
-            f"{function.__qualname__} is a class, and actors are not part of this version. To make an instance in a "
-            f"task, wrap it in a function: skate.remote(lambda *args: {function.__name__}(*args))."
-        )
+        return ActorClass(function, actor_options(**options))
+    if not callable(function):
+        raise TypeError(f"@skate.remote makes functions and classes remote, and {function!r} is neither.")
     if inspect.iscoroutinefunction(function):
         raise TypeError(
             f"{function.__qualname__} is async, and a task is a plain function: run it with asyncio.run(...) inside a "
             "plain function."
         )
-    return RemoteFunction(function, options)
+    return RemoteFunction(function, task_options(**options))
 
 
+@overload
+def remote(cls: type[C], /) -> Decorated[C]: ...  # type: ignore[overload-overlap]  # a class is callable too
 @overload
 def remote(  # type: ignore[overload-overlap]  # a generator function is also a function
     function: Callable[P, Generator[T, Any, Any]], /
@@ -202,25 +212,42 @@ def remote(  # type: ignore[overload-overlap]
 @overload
 def remote(function: Callable[P, T], /) -> RemoteFunction[P, ObjectRef[T]]: ...
 @overload
+def remote(*, num_returns: int | str, **options: Any) -> Callable[[Callable[P, Any]], RemoteFunction[P, Any]]: ...
+@overload
 def remote(**options: Any) -> _Decorator: ...
 def remote(*args: Any, **options: Any) -> Any:
-    """Make a function remote: with `.remote(...)` it runs as a task in another process.
+    """Make a function or a class remote: with `.remote(...)` a function runs as a task in another process, and of a
+    class an actor is made there, an instance with a process of its own.
 
         @skate.remote
         def add(a, b):
             return a + b
 
+        @skate.remote
+        class Counter:
+            def __init__(self): self.n = 0
+            def add(self, k): self.n += k; return self.n
+
         @skate.remote(num_cpus=2, max_retries=0)
         def train(): ...
 
         skate.get(add.remote(1, 2))     # 3
+        counter = Counter.remote()
+        skate.get(counter.add.remote(5))     # 5
 
-    Options: see the page on tasks in the documentation, or call it with a wrong one.
+    Options: see the pages on tasks and actors in the documentation, or call it with a wrong one.
     """
     if args:
         if options or len(args) > 1:
             raise TypeError(
                 "@skate.remote takes options by keyword only, and then no function: @skate.remote(num_cpus=2)."
             )
-        return make_remote(args[0], task_options())
-    return _Decorator(task_options(**options))
+        return make_remote(args[0], {})
+    try:
+        task_options(**options)
+    except (TypeError, ValueError) as error:
+        try:  # what is no option of a task may be one of an actor
+            actor_options(**options)
+        except (TypeError, ValueError):
+            raise error from None
+    return _Decorator(options)

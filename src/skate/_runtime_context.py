@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from skate._worker.context import CURRENT_CALL
 from skate._worker.current import get_runtime
+
+if TYPE_CHECKING:
+    from skate._worker.actor_process import ActorProcess
 
 
 class RuntimeContext:
@@ -21,8 +25,9 @@ class RuntimeContext:
 
     def get_task_id(self) -> str | None:
         """The id of the current task; None in a driver."""
-        runtime = get_runtime()
-        return runtime.context.id[:16].hex() if runtime.executor is not None else None
+        executor = get_runtime().executor
+        current = executor.current_task() if executor is not None else None
+        return current.id[:16].hex() if current is not None else None
 
     def get_task_name(self) -> str | None:
         runtime = get_runtime()
@@ -37,11 +42,21 @@ class RuntimeContext:
         return get_runtime().context.attempt
 
     def get_actor_id(self) -> str | None:
-        """None: a task is in no actor."""
-        return None
+        """The id of the actor that asks; None in a task or a driver."""
+        actor = _actor()
+        return actor.id.hex() if actor is not None else None
 
     def get_actor_name(self) -> str | None:
-        return None
+        """The name that the current actor was given, "" if none."""
+        actor = _actor()
+        return actor.name if actor is not None else None
+
+    @property
+    def current_actor(self) -> Any:
+        """A handle to the actor that asks."""
+        from skate._actor import current_actor
+
+        return current_actor()
 
     @property
     def namespace(self) -> str:
@@ -49,7 +64,9 @@ class RuntimeContext:
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        return False
+        """Whether the actor that asks has lived before, in another process."""
+        actor = _actor()
+        return actor is not None and actor.is_restarted
 
     def get_assigned_resources(self) -> dict[str, float]:
         """What the current task holds: {"CPU": 1.0}."""
@@ -68,7 +85,8 @@ class RuntimeContext:
 
     def is_canceled(self) -> bool:
         """Whether somebody cancelled the current task."""
-        return get_runtime().context.cancelled
+        call = CURRENT_CALL.get()
+        return get_runtime().context.cancelled if call is None else call.cancelled
 
     def get(self) -> dict[str, Any]:
         """The main facts as a dict."""
@@ -83,6 +101,11 @@ class RuntimeContext:
     @property
     def worker(self) -> RuntimeContext:
         return self
+
+
+def _actor() -> ActorProcess | None:
+    executor = get_runtime().executor
+    return executor.actor if executor is not None else None
 
 
 _context = RuntimeContext()

@@ -573,13 +573,21 @@ class ActorError(SkateError):
     _headline = "did not complete a call"
     _next = ""
 
-    def __init__(self, message: str = "", *, actor_id: str = "", actor_name: str = "", reason: str = "") -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        actor_id: str = "",
+        actor_name: str = "",
+        reason: str = "",
+        stderr_tail: Iterable[str] = (),
+    ) -> None:
         self.actor_id = actor_id
         self.actor_name = actor_name
         self.reason = reason
-        super().__init__(
-            message or _text(f"{_actor(actor_name, actor_id)} {self._headline}.", why=reason, next=self._next)
-        )
+        self.stderr_tail = tuple(stderr_tail)
+        headline = f"{_actor(actor_name, actor_id)} {self._headline}."
+        super().__init__(message or _text(headline, why=reason, next=self._next, log=self.stderr_tail))
 
 
 class ActorDiedError(ActorError):

@@ -64,7 +64,7 @@ def wire(message: object) -> list[Any]:
     return fields
 
 
-def example(kind: type[Message]) -> Message:
+def example(kind: type[Any]) -> Any:
     """The plainest message of its kind: defaults where there are any, zeros elsewhere."""
     zeros = {bytes: b"", int: 0, float: 0.0, str: "", bool: False, Any: None}
     hints = typing.get_type_hints(kind)
@@ -73,9 +73,12 @@ def example(kind: type[Message]) -> Message:
     for field in required:
         hint = hints[field.name]
         origin = typing.get_origin(hint)
-        given_values[field.name] = (
-            zeros[hint] if hint in zeros else b"" if origin in (typing.Union, types.UnionType) else origin()
-        )
+        if hint in zeros:
+            given_values[field.name] = zeros[hint]
+        elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            given_values[field.name] = example(hint)
+        else:
+            given_values[field.name] = b"" if origin in (typing.Union, types.UnionType) else origin()
     return kind(**given_values)
 
 

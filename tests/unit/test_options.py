@@ -1,9 +1,10 @@
-"""Task options: what is accepted, in which form it is kept, and what the refusals say."""
+"""Options of tasks, actors and methods: what is accepted, in which form it is kept, and what the refusals say."""
 
 from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -14,16 +15,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skate._core.resources import to_units
-from skate._options import DEFAULTS, RULES, TaskOptions, merge, task_options
+from skate._options import (
+    KINDS,
+    ActorOptions,
+    MethodOptions,
+    TaskOptions,
+    actor_options,
+    merge,
+    method_options,
+    rules_of,
+    task_options,
+)
+
+RULES = rules_of(TaskOptions)
+DEFAULTS = TaskOptions()
+
+#: What makes the options of each kind.
+MAKE: dict[type, Callable[..., Any]] = {
+    TaskOptions: task_options,
+    ActorOptions: actor_options,
+    MethodOptions: method_options,
+}
+EVERY_OPTION = [pytest.param(kind, name, id=f"{KINDS[kind].noun}-{name}") for kind in MAKE for name in rules_of(kind)]
+
+#: These mean "none" where they are the default, and are a mistake where they are given.
+NOT_TO_GIVE = {(ActorOptions, "name"), (ActorOptions, "namespace")}
 
 
-def test_every_field_has_a_rule_and_every_default_passes_it() -> None:
-    assert list(RULES) == [field.name for field in msgspec.structs.fields(TaskOptions)]
-    for name, rule in RULES.items():
-        default = getattr(DEFAULTS, name)
-        assert default is None or rule.check(default) == default
+def test_every_kind_is_covered_here() -> None:
+    assert list(MAKE) == list(KINDS)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_every_field_has_a_rule_and_every_default_passes_it(kind: type[msgspec.Struct]) -> None:
+    assert list(rules_of(kind)) == [field.name for field in msgspec.structs.fields(kind)]
+    for name, rule in rules_of(kind).items():
+        default = getattr(kind(), name)
+        assert default is None or (kind, name) in NOT_TO_GIVE or rule.check(default) == default
         assert rule.may_be
         assert rule.meaning
+
+
+def test_an_option_of_several_kinds_takes_the_same_values() -> None:
+    """Someone who learnt it for tasks need not learn it again for actors. A name is what differs: actors are found by
+    it."""
+    for kind in MAKE:
+        for other in MAKE:
+            for name in rules_of(kind).keys() & rules_of(other).keys() - {"name"}:
+                assert rules_of(kind)[name].check is rules_of(other)[name].check
+                assert rules_of(kind)[name].may_be == rules_of(other)[name].may_be
 
 
 def test_defaults_are_those_of_ray() -> None:
@@ -179,9 +219,9 @@ def test_merge_checks_what_is_given() -> None:
         merge(task_options(), retries=5)
 
 
-@pytest.mark.parametrize("name", list(RULES))
-def test_none_means_the_default(name: str) -> None:
-    assert task_options(**{name: None}) == DEFAULTS
+@pytest.mark.parametrize(("kind", "name"), EVERY_OPTION)
+def test_none_means_the_default(kind: type, name: str) -> None:
+    assert MAKE[kind](**{name: None}) == kind()
 
 
 def test_none_sets_back_to_the_default() -> None:
@@ -244,13 +284,374 @@ anything = st.one_of(
 )
 
 
-@given(st.sampled_from(list(RULES)), anything)
-def test_any_value_is_either_kept_in_a_stable_form_or_refused_by_name(name: str, value: Any) -> None:
+@given(st.sampled_from([(kind, name) for kind in MAKE for name in rules_of(kind)]), anything)
+def test_any_value_is_either_kept_in_a_stable_form_or_refused_by_name(option: tuple[type, str], value: Any) -> None:
+    kind, name = option
     refusal = ""
-    options = DEFAULTS
+    options = kind()
+    given_besides = {"name": "x"} if name == "get_if_exists" else {}
     try:
-        options = task_options(**{name: value})
+        options = MAKE[kind](**{name: value}, **given_besides)
     except (TypeError, ValueError) as error:
         refusal = str(error)
     assert not refusal or refusal.startswith(f"{name}=")
-    assert task_options(**{name: getattr(options, name)}) == options
+    kept = getattr(options, name)
+    if kept or option not in NOT_TO_GIVE:
+        assert merge(options, **{name: kept}) == options
+
+
+# --- actors -----------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_of_actors_are_those_of_ray() -> None:
+    options = actor_options()
+    assert options == ActorOptions()
+    assert options.num_cpus is None
+    assert (options.max_restarts, options.max_task_retries, options.max_pending_calls) == (0, 0, -1)
+    assert (options.name, options.namespace, options.get_if_exists, options.lifetime) == ("", "", False, None)
+    assert (options.max_concurrency, options.concurrency_groups) == (None, {})
+    assert options.allow_out_of_order_execution is None
+
+
+def test_actor_without_num_cpus_needs_one_cpu_to_be_placed_and_none_to_live() -> None:
+    assert actor_options().resources_needed() == {}
+    assert actor_options().resources_to_place() == {"CPU": 1.0}
+    others = actor_options(num_gpus=1, memory=100, resources={"a": 2, "b": 0})
+    assert others.resources_needed() == {"GPU": 1.0, "memory": 100.0, "a": 2.0}
+    assert others.resources_to_place() == {"CPU": 1.0, "GPU": 1.0, "memory": 100.0, "a": 2.0}
+
+
+def test_actor_with_num_cpus_holds_them_while_it_lives() -> None:
+    for cpus, found in ((2, {"CPU": 2.0}), (0.5, {"CPU": 0.5}), (0, {})):
+        options = actor_options(num_cpus=cpus)
+        assert options.resources_needed() == options.resources_to_place() == found
+
+
+@given(
+    st.none() | st.integers(0, 20_000).map(lambda units: units / 10_000),
+    st.integers(0, 8),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
+)
+def test_placing_needs_what_living_needs_and_at_most_one_cpu_more(
+    cpus: float | None, gpus: int, resources: dict[str, int]
+) -> None:
+    options = actor_options(num_cpus=cpus, num_gpus=gpus, resources=resources)
+    living, placing = options.resources_needed(), options.resources_to_place()
+    assert placing == ({**living, "CPU": 1.0} if cpus is None else living)
+    assert all(living.values())
+    assert all(placing.values())
+
+
+ACTOR_GOOD: list[tuple[str, Any, Any]] = [
+    ("num_cpus", 0, 0.0),
+    ("num_cpus", 2, 2.0),
+    ("num_cpus", Fraction(1, 3), 0.3333),
+    ("num_gpus", 0.25, 0.25),
+    ("resources", {"licence": 2}, {"licence": 2.0}),
+    ("memory", 1.5e9, 1_500_000_000),
+    ("name", "counter", "counter"),
+    ("name", " ", " "),
+    ("namespace", "experiments", "experiments"),
+    ("get_if_exists", False, False),
+    ("lifetime", "detached", "detached"),
+    ("lifetime", "non_detached", None),
+    ("max_restarts", 0, 0),
+    ("max_restarts", 7, 7),
+    ("max_restarts", -1, -1),
+    ("max_task_retries", 3, 3),
+    ("max_task_retries", -1, -1),
+    ("max_concurrency", 1, 1),
+    ("max_concurrency", 1000, 1000),
+    ("concurrency_groups", {}, {}),
+    ("concurrency_groups", [], {}),
+    ("concurrency_groups", {"io": 2, "compute": 4}, {"io": 2, "compute": 4}),
+    ("concurrency_groups", [{"name": "io", "max_concurrency": 2}], {"io": 2}),
+    (
+        "concurrency_groups",
+        ({"max_concurrency": 1, "name": "a"}, {"name": "b", "max_concurrency": 2}),
+        {"a": 1, "b": 2},
+    ),
+    ("max_pending_calls", -1, -1),
+    ("max_pending_calls", 1, 1),
+    ("max_pending_calls", 500, 500),
+    ("runtime_env", {"env_vars": {"A": "b"}}, {"env_vars": {"A": "b"}}),
+    ("scheduling_strategy", "SPREAD", "SPREAD"),
+    ("accelerator_type", "A100", "A100"),
+    ("label_selector", {"zone": "a"}, {"zone": "a"}),
+    ("enable_task_events", False, False),
+    ("allow_out_of_order_execution", True, True),
+    ("allow_out_of_order_execution", False, False),
+    ("_metadata", {"library": {"x": 1}}, {"library": {"x": 1}}),
+]
+
+METHOD_GOOD: list[tuple[str, Any, Any]] = [
+    ("num_returns", 0, 0),
+    ("num_returns", 2, 2),
+    ("num_returns", "streaming", "streaming"),
+    ("num_returns", "dynamic", "dynamic"),
+    ("concurrency_group", "io", "io"),
+    ("max_task_retries", 0, 0),
+    ("max_task_retries", -1, -1),
+    ("retry_exceptions", True, True),
+    ("retry_exceptions", [OSError, KeyError], (OSError, KeyError)),
+    ("name", "load", "load"),
+    ("enable_task_events", True, True),
+    ("enable_task_events", False, False),
+    ("_generator_backpressure_num_objects", 4, 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "kept"),
+    [(ActorOptions, *case) for case in ACTOR_GOOD] + [(MethodOptions, *case) for case in METHOD_GOOD],
+)
+def test_good_values_of_actors_and_methods_are_kept_in_one_form(kind: type, name: str, value: Any, kept: Any) -> None:
+    found = getattr(MAKE[kind](**{name: value}), name)
+    assert found == kept
+    assert type(found) is type(kept)
+
+
+ACTOR_BAD: list[tuple[str, Any, type[Exception], str]] = [
+    ("num_cpus", -1, ValueError, "negative"),
+    ("num_cpus", "2", TypeError, "not a number"),
+    ("num_gpus", 1.5, ValueError, "whole"),
+    ("resources", {"CPU": 1}, ValueError, "use num_cpus="),
+    ("memory", "1GB", TypeError, "not a number"),
+    ("name", "", ValueError, "it is empty"),
+    ("name", 3, TypeError, "not a string"),
+    ("name", b"counter", TypeError, "not a string"),
+    ("namespace", "", ValueError, "it is empty"),
+    ("namespace", 3, TypeError, "not a string"),
+    ("get_if_exists", 1, TypeError, "neither True nor False"),
+    ("get_if_exists", "yes", TypeError, "neither True nor False"),
+    ("lifetime", "Detached", ValueError, "neither of these words"),
+    ("lifetime", "", ValueError, "neither of these words"),
+    ("lifetime", True, TypeError, "not a string"),
+    ("max_restarts", -2, ValueError, "less than -1"),
+    ("max_restarts", math.inf, TypeError, "whole number"),
+    ("max_restarts", True, TypeError, "whole number"),
+    ("max_task_retries", -2, ValueError, "less than -1"),
+    ("max_task_retries", "3", TypeError, "whole number"),
+    ("max_concurrency", 0, ValueError, "less than 1"),
+    ("max_concurrency", -1, ValueError, "less than 1"),
+    ("max_concurrency", 1.5, TypeError, "whole number"),
+    ("concurrency_groups", "io", TypeError, "not a dict"),
+    ("concurrency_groups", {"io": 0}, ValueError, "the limit of 'io' is 0, and it is less than 1"),
+    ("concurrency_groups", {"io": "2"}, TypeError, "the limit of 'io' is '2', and it is not a whole number"),
+    ("concurrency_groups", {"io": None}, TypeError, "the limit of 'io' is None"),
+    ("concurrency_groups", {"": 1}, ValueError, "empty"),
+    ("concurrency_groups", {1: 1}, TypeError, "name 1 is not a string"),
+    ("concurrency_groups", ["io"], TypeError, "'io' in the list is not a dict"),
+    ("concurrency_groups", [{"name": "io"}], ValueError, "just the keys 'name' and 'max_concurrency'"),
+    ("concurrency_groups", [{"io": 2}], ValueError, "just the keys 'name' and 'max_concurrency'"),
+    ("concurrency_groups", [{"name": "io", "max_concurrency": 0}], ValueError, "the limit of 'io' is 0"),
+    ("concurrency_groups", [{"name": [], "max_concurrency": 1}], TypeError, "name [] is not a string"),
+    ("concurrency_groups", [{"name": "", "max_concurrency": 1}], ValueError, "empty"),
+    ("concurrency_groups", [{"name": "io", "max_concurrency": 1}] * 2, ValueError, "'io' is there twice"),
+    ("max_pending_calls", 0, ValueError, "nothing could ever be called"),
+    ("max_pending_calls", -2, ValueError, "less than -1"),
+    ("max_pending_calls", 1.0, TypeError, "whole number"),
+    ("runtime_env", {"pip": ["numpy"]}, ValueError, "'pip'"),
+    ("scheduling_strategy", "PACK", ValueError, '"SPREAD"'),
+    ("accelerator_type", 1, TypeError, "not a string"),
+    ("label_selector", {"zone": 1}, TypeError, "'zone' is 1"),
+    ("enable_task_events", 0, TypeError, "neither True nor False"),
+    ("allow_out_of_order_execution", 1, TypeError, "neither True nor False"),
+    ("_metadata", 1, TypeError, "not a dict"),
+]
+
+METHOD_BAD: list[tuple[str, Any, type[Exception], str]] = [
+    ("num_returns", -1, ValueError, "less than 0"),
+    ("num_returns", "stream", ValueError, "streaming"),
+    ("concurrency_group", 1, TypeError, "not a string"),
+    ("max_task_retries", -2, ValueError, "less than -1"),
+    ("max_task_retries", 1.5, TypeError, "whole number"),
+    ("retry_exceptions", ValueError, TypeError, "[ValueError]"),
+    ("retry_exceptions", [1], TypeError, "1 is not an exception class"),
+    ("name", 3, TypeError, "not a string"),
+    ("enable_task_events", "no", TypeError, "neither True nor False"),
+    ("_generator_backpressure_num_objects", 0, ValueError, "less than 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "error", "reason"),
+    [(ActorOptions, *case) for case in ACTOR_BAD] + [(MethodOptions, *case) for case in METHOD_BAD],
+)
+def test_bad_value_of_actors_and_methods_names_the_option_the_value_and_what_it_may_be(
+    kind: type, name: str, value: Any, error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error) as caught:
+        MAKE[kind](**{name: value})
+    assert type(caught.value) is error
+    text = str(caught.value)
+    assert text.startswith(f"{name}={value!r}"[:80])
+    assert f"is not a value for this {KINDS[kind].noun} option" in text
+    assert reason in text
+    assert rules_of(kind)[name].may_be in text
+
+
+def test_get_if_exists_needs_a_name() -> None:
+    with pytest.raises(ValueError) as caught:
+        actor_options(get_if_exists=True)
+    assert "get_if_exists=True" in str(caught.value)
+    assert 'name="…"' in str(caught.value)
+    assert actor_options(get_if_exists=True, name="a").get_if_exists
+    assert actor_options(name="a", get_if_exists=True).get_if_exists
+
+
+def test_get_if_exists_and_the_name_may_come_one_after_the_other() -> None:
+    named = actor_options(name="a")
+    both = merge(named, get_if_exists=True)
+    assert (both.name, both.get_if_exists) == ("a", True)
+    with pytest.raises(ValueError, match="get_if_exists=True is not possible without a name"):
+        merge(both, name=None)
+    assert merge(both, name=None, get_if_exists=False) == ActorOptions()
+
+
+def test_what_ray_allows_together_is_allowed() -> None:
+    assert actor_options(lifetime="detached").name == ""
+    assert actor_options(max_task_retries=2).max_restarts == 0
+    assert actor_options(namespace="n").name == ""
+
+
+def test_non_detached_sets_back_a_detached_class() -> None:
+    assert merge(actor_options(lifetime="detached"), lifetime="non_detached").lifetime is None
+
+
+def test_list_of_groups_is_no_longer_the_users() -> None:
+    listed = [{"name": "io", "max_concurrency": 2}]
+    by_name = {"io": 2}
+    from_list, from_dict = actor_options(concurrency_groups=listed), actor_options(concurrency_groups=by_name)
+    listed[0]["max_concurrency"] = by_name["io"] = 9
+    assert from_list == from_dict == actor_options(concurrency_groups={"io": 2})
+
+
+@given(st.dictionaries(st.text(min_size=1), st.integers(1, 1000)))
+def test_groups_in_a_list_mean_the_same_as_in_a_dict(groups: dict[str, int]) -> None:
+    listed = [{"name": name, "max_concurrency": limit} for name, limit in groups.items()]
+    assert actor_options(concurrency_groups=listed) == actor_options(concurrency_groups=groups)
+    assert actor_options(concurrency_groups=listed).concurrency_groups == groups
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+def test_method_leaves_to_the_actor_what_it_does_not_say() -> None:
+    options = method_options()
+    assert options == MethodOptions()
+    assert (options.num_returns, options.max_task_retries, options.enable_task_events) == (None, None, None)
+    assert (options.concurrency_group, options.name, options.retry_exceptions) == ("", "", False)
+    # 0 is something else than nothing: it forbids what the actor may allow.
+    assert method_options(max_task_retries=0).max_task_retries == 0
+
+
+# --- all three --------------------------------------------------------------------------------------------------------
+
+
+def test_merge_keeps_the_kind_and_leaves_the_base_alone() -> None:
+    actor = actor_options(name="a", max_restarts=2)
+    other = merge(actor, max_restarts=-1, num_cpus=1)
+    assert type(other) is ActorOptions
+    assert (other.name, other.max_restarts, other.num_cpus) == ("a", -1, 1.0)
+    assert (actor.max_restarts, actor.num_cpus) == (2, None)
+    assert merge(other, num_cpus=None).resources_needed() == {}
+
+    method = method_options(num_returns=2, concurrency_group="io")
+    called = merge(method, num_returns=3, name="x")
+    assert type(called) is MethodOptions
+    assert (called.num_returns, called.concurrency_group, called.name) == (3, "io", "x")
+    assert (method.num_returns, method.name) == (2, "")
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_merge_of_nothing_is_the_same(kind: type) -> None:
+    options = MAKE[kind](name="x")
+    assert merge(options) == options
+
+
+def test_every_value_of_the_tables_can_be_merged_and_set_back() -> None:
+    for kind, cases in ((TaskOptions, GOOD), (ActorOptions, ACTOR_GOOD), (MethodOptions, METHOD_GOOD)):
+        for name, value, kept in cases:
+            merged = merge(kind(), **{name: value})
+            assert getattr(merged, name) == kept
+            assert merge(merged, **{name: None}) == kind()
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_options_of_every_kind_are_immutable(kind: type) -> None:
+    with pytest.raises(AttributeError):
+        kind().name = "x"
+
+
+def test_options_of_actors_and_methods_survive_pickling() -> None:
+    """A handle that is passed on takes along what its methods need to know."""
+    actor = actor_options(name="a", get_if_exists=True, concurrency_groups={"io": 2}, lifetime="detached", num_cpus=1)
+    method = method_options(retry_exceptions=[OSError], num_returns="streaming", concurrency_group="io")
+    for options in (actor, method):
+        assert pickle.loads(pickle.dumps(options)) == options
+        assert pickle.loads(cloudpickle.dumps(options)) == options
+
+
+MISPLACED: list[tuple[type, str, str, str]] = [
+    # given to, option, where it belongs, what to do
+    (ActorOptions, "max_retries", "an option of tasks.", "max_task_retries says"),
+    (ActorOptions, "max_calls", "an option of tasks.", "make another"),
+    (ActorOptions, "num_returns", "an option of tasks and of methods.", "@skate.method(num_returns=…)"),
+    (ActorOptions, "retry_exceptions", "an option of tasks and of methods.", "@skate.method(retry_exceptions=…)"),
+    (ActorOptions, "concurrency_group", "an option of methods.", "@skate.method(concurrency_group=…)"),
+    (TaskOptions, "max_restarts", "an option of actors.", "max_retries says"),
+    (TaskOptions, "max_task_retries", "an option of actors and of methods.", "max_retries says"),
+    (TaskOptions, "lifetime", "an option of actors.", "@skate.remote(lifetime=…) on a class"),
+    (TaskOptions, "max_concurrency", "an option of actors.", "@skate.remote(max_concurrency=…) on a class"),
+    (TaskOptions, "concurrency_groups", "an option of actors.", "on a class"),
+    (TaskOptions, "max_pending_calls", "an option of actors.", "on a class"),
+    (TaskOptions, "get_if_exists", "an option of actors.", "on a class"),
+    (TaskOptions, "namespace", "an option of actors.", "on a class"),
+    (TaskOptions, "concurrency_group", "an option of methods.", "@skate.method(concurrency_group=…)"),
+    (MethodOptions, "num_cpus", "an option of tasks and of actors.", "@skate.remote(num_cpus=…) on a class"),
+    (MethodOptions, "max_restarts", "an option of actors.", "@skate.remote(max_restarts=…) on a class"),
+    (MethodOptions, "max_retries", "an option of tasks.", "max_task_retries says"),
+    (MethodOptions, "max_calls", "an option of tasks.", "make another"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "home", "advice"), MISPLACED)
+def test_option_of_something_else_is_refused_with_its_place(kind: type, name: str, home: str, advice: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        MAKE[kind](**{name: 1})
+    text = str(caught.value)
+    assert text.startswith(f"{name!r} is not an option of a")
+    assert KINDS[kind].noun in text.splitlines()[0]
+    assert home in text
+    assert advice in text
+
+
+def test_every_option_that_a_kind_lacks_is_refused_with_its_place() -> None:
+    """None too: it would mean a default that there is not."""
+    for kind, make in MAKE.items():
+        for name in {name for other in MAKE for name in rules_of(other)} - set(rules_of(kind)):
+            for value in (1, None):
+                with pytest.raises(ValueError, match="why:  it is an option of"):
+                    make(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "one"), [(TaskOptions, "a task"), (ActorOptions, "an actor"), (MethodOptions, "a method")]
+)
+def test_unknown_option_of_any_kind_lists_those_that_there_are(kind: type, one: str) -> None:
+    # "base" is how merge() calls its own parameter.
+    for name in ("zzz", "base"):
+        with pytest.raises(ValueError) as caught:
+            MAKE[kind](**{name: 1})
+        text = str(caught.value)
+        assert text.startswith(f"{name!r} is not an option of {one}.")
+        for known in rules_of(kind):
+            assert known in text
+
+
+def test_misspelt_option_of_an_actor_names_the_close_one() -> None:
+    with pytest.raises(ValueError, match="did you mean max_restarts"):
+        actor_options(max_restart=1)
+    with pytest.raises(ValueError, match="did you mean concurrency_group"):
+        method_options(concurency_group="io")

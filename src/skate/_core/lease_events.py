@@ -63,6 +63,10 @@ class DemandChanged(Event, frozen=True):
     depth: int = 0
     #: Its tasks may be run again should their worker be killed.
     retriable: bool = True
+    #: What the node must have, if that is more than what is held.
+    to_place: dict[str, float] = {}
+    #: The worker is for good: it is not asked back, and ends with what it is wanted for.
+    dedicated: bool = False
 
 
 class LeaseReturned(Event, frozen=True):

@@ -53,10 +53,19 @@ class Demand(msgspec.Struct):
     #: The node has what it takes, though perhaps not now.
     feasible: bool
     retriable: bool = True
+    #: Its leases are for good.
+    dedicated: bool = False
+    #: What the node must have, if that is more than the request.
+    to_place: Amounts = {}
 
     @property
     def cls(self) -> Class:
         return (self.process, self.key)
+
+    @property
+    def needs(self) -> Amounts:
+        """What must be free to grant it, though it may hold less then."""
+        return self.to_place or self.request
 
 
 class Lease(msgspec.Struct):
@@ -72,6 +81,8 @@ class Lease(msgspec.Struct):
     granted_at: float
     #: What runs on it may be run again.
     retriable: bool = True
+    #: It is never asked back: an actor lives in its worker.
+    dedicated: bool = False
     #: It was granted out of turn, and is not asked back at once by those whose turn it was.
     was_overdue: bool = False
     #: Its CPUs are given back while its task waits.
@@ -164,14 +175,15 @@ class Turns:
 
     def choose_victims(self, demand: Demand, leases: Iterable[Lease], free: ResourcePool) -> list[Lease]:
         """Leases whose return lets `demand` be served, no more than it takes; [] if it has no right to as many."""
-        lacking = {name for name, amount in demand.request.items() if free.available.get(name, 0) < amount}
-        if "GPU" in demand.request:
+        lacking = {name for name, amount in demand.needs.items() if free.available.get(name, 0) < amount}
+        if "GPU" in demand.needs:
             lacking.add("GPU")  # there may be enough in sum, but no GPU with enough on it
         candidates = [
             lease
             for lease in leases
             # Nobody is helped by its own lease, nor by that of the task that asks.
-            if lease.asked_back_at is None and lease.cls != demand.cls and lease.worker != demand.process
+            if lease.asked_back_at is None and not lease.dedicated
+            if lease.cls != demand.cls and lease.worker != demand.process
             if any(name in lacking for name in lease.allocation.amounts if not (lease.blocked and name == "CPU"))
         ]
         candidates.sort(key=lambda lease: (lease.depth, -self.running(lease.owner), lease.granted_at, lease.number))
@@ -185,7 +197,7 @@ class Turns:
             count(taken, lease.owner, 1)
             count(taken, lease.cls, 1)
             after.give_back(lease.allocation, but_cpus=lease.blocked)
-            if after.fits(demand.request):
+            if after.fits(demand.needs):
                 return victims
         return []
 

@@ -92,6 +92,11 @@ class Worker(msgspec.Struct):
     since: float
     lease: Lease | None = None
 
+    @property
+    def is_shared(self) -> bool:
+        """It is there for whoever comes."""
+        return self.state != "retiring" and not (self.lease is not None and self.lease.dedicated)
+
 
 class Scheduler:
     def __init__(self, total: Amounts, config: SchedulerConfig) -> None:
@@ -193,7 +198,7 @@ class Scheduler:
             self.demands.pop(cls, None)
             return
         try:
-            request = to_units(event.resources)
+            request, to_place = to_units(event.resources), to_units(event.to_place)
         except ValueError as error:
             self.demands.pop(cls, None)
             total = to_floats(self.pool.total)
@@ -206,7 +211,7 @@ class Scheduler:
             known.depth = event.depth
             known.retriable = event.retriable
             return
-        feasible = self.pool.can_ever_fit(request)
+        feasible = self.pool.can_ever_fit(to_place or request)
         self.demands[cls] = Demand(
             event.process,
             event.key,
@@ -218,6 +223,8 @@ class Scheduler:
             now,
             feasible,
             event.retriable,
+            event.dedicated,
+            to_place,
         )
 
     def _next_turn(self) -> int:
@@ -284,6 +291,8 @@ class Scheduler:
             return
         if worker.state == "idle":
             self._not_idle(worker)
+        elif worker.lease is not None and worker.lease.dedicated:
+            self._end_lease(worker.lease)  # what it was wanted for is over; only what it owns is still of use
         worker.state = "retiring"
 
     def _on_worker_stays(self, event: WorkerStays, now: float, commands: list[Command]) -> None:
@@ -314,7 +323,7 @@ class Scheduler:
         for demand in list(self.demands.values()):
             if not demand.feasible and now >= demand.waiting_since + self.config.infeasible_grace_s:
                 del self.demands[demand.cls]
-                asked, total = to_floats(demand.request), to_floats(self.pool.total)
+                asked, total = to_floats(demand.needs), to_floats(self.pool.total)
                 commands.append(ReportInfeasible(demand.process, demand.key, asked, total, ""))
 
     def _grant(self, now: float, free: ResourcePool, wanted: dict[Env, int], commands: list[Command]) -> list[Demand]:
@@ -325,8 +334,8 @@ class Scheduler:
         reserved: Demand | None = None
         turns = Turns(self.shares, [d for d in self.demands.values() if d.feasible], now)
         for demand in turns:
-            leaving = reserved.request if reserved is not None and demand.depth <= reserved.depth else None
-            if not free.fits(demand.request, leaving):
+            leaving = reserved.needs if reserved is not None and demand.depth <= reserved.depth else None
+            if not free.fits(demand.needs, leaving):
                 if reserved is None and self.shares.is_overdue(demand, now):
                     reserved = demand
                 short.append(demand)
@@ -368,6 +377,7 @@ class Scheduler:
             demand.depth,
             now,
             retriable=demand.retriable,
+            dedicated=demand.dedicated,
             was_overdue=self.shares.is_overdue(demand, now),
         )
         worker.lease = self.leases[lease.number] = lease
@@ -391,7 +401,7 @@ class Scheduler:
                 free.give_back(lease.allocation, but_cpus=lease.blocked)
                 turns.expected(lease)
         for demand in turns:
-            if not free.fits(demand.request):
+            if not free.fits(demand.needs):
                 victims = turns.choose_victims(demand, self.leases.values(), free)
                 if not victims:
                     continue
@@ -417,7 +427,7 @@ class Scheduler:
     def _start_workers(self, now: float, wanted: dict[Env, int], commands: list[Command]) -> None:
         # Workers that nobody waits for are not worth a second try: a demand will come.
         if self._job_started and () not in self._troubles:
-            plain = sum(1 for worker in self.workers.values() if not worker.env and worker.state != "retiring")
+            plain = sum(1 for worker in self.workers.values() if not worker.env and worker.is_shared)
             missing = self.config.prestart - plain
             if missing > wanted.get((), 0):
                 wanted[()] = missing
@@ -472,7 +482,7 @@ class Scheduler:
         for demand in self.demands.values():
             if not demand.feasible:
                 waits_for = "resources that this node does not have"
-            elif not free.fits(demand.request):
+            elif not free.fits(demand.needs):
                 waits_for = "resources that others hold"
             elif len(self.workers) >= self.config.workers_max:
                 waits_for = f"one of the node's {self.config.workers_max} workers, which are all in use"
@@ -485,6 +495,7 @@ class Scheduler:
                     "process": demand.process,
                     "key": demand.key,
                     "resources": to_floats(demand.request),
+                    "to_place": to_floats(demand.needs),
                     "env": dict(demand.env),
                     "count": demand.count,
                     "depth": demand.depth,

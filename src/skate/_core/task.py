@@ -57,6 +57,8 @@ class Extra(msgspec.Struct, array_like=True, gc=False):
     refs: list[RefInfo] = []
     #: Index of items a generator must not send again (an earlier attempt delivered them).
     skip: int = 0
+    #: Concurrency group of an actor's call.
+    group: str = ""
 
 
 class Task(msgspec.Struct, array_like=True, gc=False):
@@ -80,6 +82,52 @@ class ResultExtra(msgspec.Struct, array_like=True, gc=False):
     cancelled: bool = False
     #: Number of items that a streaming generator made.
     items: int = 0
+
+
+class ActorInfo(msgspec.Struct, array_like=True, gc=False):
+    """What a node knows of an actor besides how to make it."""
+
+    class_name: str
+    #: "" if it has none.
+    name: str = ""
+    namespace: str = ""
+    #: It outlives the process that created it.
+    detached: bool = False
+    #: Starts after the first; -1: no end.
+    max_restarts: int = 0
+    #: What it holds while it lives, and what a node must have for it.
+    resources: dict[str, float] = {}
+    to_place: dict[str, float] = {}
+    env: dict[str, str] = {}
+    #: What a handle needs to know of the class: for those who find the actor by its name.
+    about: bytes = b""
+
+
+class ActorSettings(msgspec.Struct, array_like=True, gc=False):
+    """How an actor runs its calls."""
+
+    #: Calls at a time, of those in no group.
+    max_concurrency: int = 1
+    #: The same by group.
+    groups: dict[str, int] = {}
+    #: It has methods that are coroutines: calls run on an event loop.
+    is_async: bool = False
+
+
+class Death(msgspec.Struct, array_like=True, gc=False):
+    """Why an actor, or one of its lives, is over."""
+
+    #: "arguments", "init", "exit", "kill", "scope", "owner", "crash", "memory" or "infeasible".
+    kind: str
+    #: For people: a sentence.
+    reason: str
+    #: Last lines that its process wrote to stderr.
+    stderr: list[str] = []
+    #: What __init__ raised, or what one of its arguments is.
+    failure: Failure | None = None
+    #: If it can never be placed: what it asks for, and what there is.
+    asked: dict[str, float] = {}
+    total: dict[str, float] = {}
 
 
 class Result(msgspec.Struct, array_like=True, gc=False):

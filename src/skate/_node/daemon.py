@@ -5,6 +5,7 @@
                                             ├──▶ Store        objects in the arena, on disk
                                             ├──▶ Switchboard  direct channels between processes
                                             ├──▶ WorkerPool   zygotes, forks, deaths
+                                            ├──▶ Actors       who lives where, under which name
                                             ├──▶ Logs         what workers print, to the driver
                                             └──▶ Inquiries    answers for people
 
@@ -32,6 +33,7 @@ from skate._core.ids import new_job_id, new_node_id, new_process_id
 from skate._core.policy_memory import Candidate, choose_victim, explain
 from skate._core.resources import to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
+from skate._node.actors import Actors
 from skate._node.inquiries import Inquiries
 from skate._node.logs import PARTIAL_LINE_S, LastLines, LogQueue, Stream
 from skate._node.loop import EventLoop, Timer
@@ -122,6 +124,7 @@ class Daemon:
         self._events: deque[leases.Event] = deque()
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
+        self.actors = Actors(self)
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
@@ -337,6 +340,9 @@ class Daemon:
     def _on_unblocked(self, process: Process, message: wire.Unblocked) -> None:
         self.post(leases.WorkerUnblocked(process.id))
 
+    def _on_actor_message(self, process: Process, message: Any) -> None:
+        ACTOR_HANDLERS[type(message)](self.actors, process, message)
+
     def _on_query(self, process: Process, message: wire.Query) -> None:
         self.inquiries.ask(process, message)
 
@@ -359,11 +365,13 @@ class Daemon:
         self.pool.start(command.env)
 
     def _do_grant_lease(self, command: leases.GrantLease) -> None:
-        self.switchboard.connect(command.process, command.worker)
         self.send(command.worker, wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids))
-        self.send(
-            command.process, wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
-        )
+        if command.process in self.actors.table.actors:
+            self.actors.on_granted(command)
+        else:
+            self.switchboard.connect(command.process, command.worker)
+            granted = wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
+            self.send(command.process, granted)
         if self._memory_timer is None and self.config.memory_threshold < 1:
             self._memory_timer = self.loop.call_at(time.monotonic() + MEMORY_PERIOD_S, self._check_memory)
 
@@ -377,6 +385,9 @@ class Daemon:
         self.pool.kill(command.worker, command.reason)
 
     def _do_report_infeasible(self, command: leases.ReportInfeasible) -> None:
+        if command.process in self.actors.table.actors:
+            self.actors.on_infeasible(command)
+            return
         self.send(command.process, wire.LeaseInfeasible(command.key, command.asked, command.total, command.reason))
 
     # -- what workers print -------------------------------------------------------------------------------------------
@@ -468,6 +479,7 @@ class Daemon:
         if process.id in self._memory_kills:
             gone.memory_used, gone.memory_total, gone.memory_users = self._memory_kills.pop(process.id)
         self.switchboard.on_process_died(gone)
+        self.actors.on_process_died(gone)
         self.inquiries.on_process_died(process)
         if process.ready:
             self.post(leases.ProcessDied(process.id))
@@ -611,6 +623,19 @@ HANDLERS: dict[type, Any] = {
     wire.Unpin: Daemon._on_store_message,
     wire.Free: Daemon._on_store_message,
 }
+
+ACTOR_HANDLERS: dict[type, Any] = {
+    wire.RegisterActor: Actors.on_register,
+    wire.CreateActor: Actors.on_create,
+    wire.ActorStarted: Actors.on_started,
+    wire.ActorEnded: Actors.on_ended,
+    wire.WatchActor: Actors.on_watch,
+    wire.UnwatchActor: Actors.on_unwatch,
+    wire.KillActor: Actors.on_kill,
+    wire.DropActor: Actors.on_drop,
+    wire.FindActor: Actors.on_find,
+}
+HANDLERS.update(dict.fromkeys(ACTOR_HANDLERS, Daemon._on_actor_message))
 
 COMMANDS: dict[type, Any] = {
     leases.StartWorker: Daemon._do_start_worker,

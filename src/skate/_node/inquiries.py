@@ -53,6 +53,7 @@ class Inquiries:
             "nodes": self.nodes,
             "workers": self.workers,
             "demands": self.demands,
+            "actors": lambda: daemon.actors.describe(),
             "store": self.store,
             "statistics": self.statistics,
         }

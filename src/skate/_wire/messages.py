@@ -7,7 +7,7 @@ delivers in order or ends, and its end is an event of its own.
 Three kinds of conversation:
 
 - process ↔ node daemon, on the control channel every driver and worker has from birth;
-- owner ↔ executor, on a direct channel that the daemon made for the two: tasks out, results back;
+- owner ↔ executor, on a direct channel that the daemon made for the two: tasks or calls out, results back;
 - borrower ↔ owner, on the same direct channels: values and references.
 
 What travels inside them (tasks, results, values) is described in `_core/task.py`.
@@ -19,7 +19,7 @@ from typing import Any, Union
 
 import msgspec
 
-from skate._core.task import RefInfo, Result, Task, Timing, Value
+from skate._core.task import ActorInfo, ActorSettings, Death, Failure, RefInfo, Result, Task, Timing, Value
 
 # -- parts of messages ---------------------------------------------------------------------------
 
@@ -131,8 +131,8 @@ class Logs(Message, tag=10):
 class Query(Message, tag=11):
     """Process → daemon: a question. Reply: Answer with the same request.
 
-    `what` is one of "resources" (total and available), "nodes", "workers", "demands" (why leases are not granted),
-    "store" (what holds memory), "events" (task events, gathered from all workers), "statistics".
+    `what` is one of "resources" (total and available), "nodes", "workers", "actors", "demands" (why leases are not
+    granted), "store" (what holds memory), "events" (task events, gathered from all workers), "statistics".
     """
 
     request: int
@@ -471,12 +471,118 @@ class CancelRef(Message, tag=86):
     recursive: bool
 
 
+# -- actors ------------------------------------------------------------------------------------------------------------
+
+
+class RegisterActor(Message, tag=100):
+    """Creator → daemon: this actor exists from now on. Reply, if `request` is not 0: Answer.
+
+    The answer says {"taken": False}, or, with another living actor of that name, {"taken": True, …} and how to reach
+    that one; then nothing was registered.
+    """
+
+    request: int
+    actor: bytes
+    info: ActorInfo
+
+
+class CreateActor(Message, tag=101):
+    """Creator → daemon: everything that is needed to make it, now and after each end of its process. No reply."""
+
+    actor: bytes
+    #: The call of its class: its arguments are resolved.
+    creation: Task
+    define: Define
+    settings: ActorSettings
+
+
+class StartActor(Message, tag=102):
+    """Daemon → worker: become this actor. Reply: ActorStarted or ActorEnded."""
+
+    create: CreateActor
+    info: ActorInfo
+    owner: bytes
+    #: 1 for its first process, 2 for the next, …
+    life: int
+
+
+class ActorStarted(Message, tag=103):
+    """Worker → daemon: __init__ returned; calls may come."""
+
+
+class ActorEnded(Message, tag=104):
+    """Worker → daemon: the actor in this process is over, and the process leaves: do not start it again."""
+
+    death: Death
+
+
+class LeaveActor(Message, tag=105):
+    """Daemon → worker: nobody can call you any more; leave as soon as nobody needs what you own."""
+
+
+class WatchActor(Message, tag=106):
+    """Caller → daemon: tell me how this actor is, now and whenever that changes. Reply: ActorState, again and again.
+
+    `owner` created it: if that is gone and nobody knows the actor, it is dead.
+    """
+
+    actor: bytes
+    owner: bytes
+
+
+class UnwatchActor(Message, tag=107):
+    """Caller → daemon: I have no handle to it any more. No reply."""
+
+    actor: bytes
+
+
+class ActorState(Message, tag=108):
+    """Daemon → caller."""
+
+    actor: bytes
+    state: str  # of `_core/actors.py`
+    #: Number of its life; while it is not alive, of the last one.
+    life: int
+    process_id: bytes
+    #: Why it is dead, or why its last life is over.
+    death: Death | None = None
+
+
+class KillActor(Message, tag=109):
+    """Process → daemon: end it now (`skate.kill`). No reply; watchers are told."""
+
+    actor: bytes
+    no_restart: bool
+    by: str
+    #: It cannot be made, because an argument of its creation is this error.
+    failure: Failure | None = None
+
+
+class DropActor(Message, tag=110):
+    """Owner → daemon: no handle to it is left anywhere, and no call is pending. No reply."""
+
+    actor: bytes
+
+
+class FindActor(Message, tag=111):
+    """Process → daemon: who has this name? Reply: Answer with None, or how to reach it."""
+
+    request: int
+    name: str
+    namespace: str
+
+
+class Taken(Message, tag=112):
+    """Actor that runs several calls at a time → caller: I have read your last Tasks."""
+
+
 AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
     Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Query, Answer,
     CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted, Blocked,
     Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Pinned, Unpin, Free, Define, Undefine, Tasks,
     Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched, Borrow, Borrowed,
-    Release, AskRef, CancelRef,
+    Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded, LeaveActor,
+    WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, Taken,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

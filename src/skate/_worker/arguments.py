@@ -22,17 +22,20 @@ import sys
 import time
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from skate._core.ids import FIRST_RETURN, return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import Arg, Failure, RefInfo, Task
 from skate._object_ref import ObjectRef
 from skate._serialize.values import INLINE_BYTES_MAX, Serialized
-from skate._worker.submit import Call
 
 if TYPE_CHECKING:
+    from skate._worker.actors import Creation, MethodCall
     from skate._worker.runtime import Runtime
+    from skate._worker.submit import Call
+
+    AnyCall: TypeAlias = Call | MethodCall | Creation
 
 #: Values remembered at a time, and how long after their last use. Both small: each keeps an object in the store.
 REMEMBERED_MAX = 16
@@ -101,7 +104,7 @@ class Arguments:
         self.forget_old = self._stored.forget_old
         self.forget_all = self._stored.forget_all
 
-    def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def submit(self, call: AnyCall, args: tuple[Any, ...], kwargs: dict[str, Any], id: bytes = b"") -> Any:
         """The general case: references among the arguments or inside them, keywords, large values, several returns."""
         runtime = self._runtime
         extra = call.new_extra()
@@ -129,13 +132,15 @@ class Arguments:
                 raise runtime.broken
             context = runtime.context
             table = runtime.table
-            id = runtime.new_id(FIRST_RETURN)
+            if call.link is not None and call.link.pending_max > 0:
+                runtime.actors.check_limit(call.link)
+            id = id or runtime.new_id(FIRST_RETURN)
             task = Task(id, call.fn, payload, context.depth, extra)
             pending = Pending(holds=[*(ref._id for _, ref in refs), *(ref._id for ref in nested)])
             for ref in itertools.chain((ref for _, ref in refs), nested):
                 table.hold(ref._id)
             extra.refs = [RefInfo(ref._id, ref._owner) for ref in nested]
-            entry = Entry(1, 1, None, b"", task, call, pending)
+            entry = Entry(1, int(call.holds_entry), None, b"", task, call, pending)
             table.entries[id] = entry
             for index in range(1, call.num_returns):
                 table.entries[return_id(id, index)] = Entry(1, 1)
@@ -144,14 +149,15 @@ class Arguments:
             if call.generator == "streaming":
                 pending.stream = runtime.streams.open(id)
             runtime.submitter.submitted += 1
+            call.accept(task)
             self._resolve_args(entry, refs)
             if not pending.missing and entry.task is not None:
-                self._arguments_ready(id, entry)
+                call.ready(task)
         if runtime.loop.dormant:
             runtime.loop.stir()
         return self._returned_refs(call, id)
 
-    def _returned_refs(self, call: Call, id: bytes) -> Any:
+    def _returned_refs(self, call: AnyCall, id: bytes) -> Any:
         runtime = self._runtime
         me = runtime.process_id
         if call.generator == "streaming":
@@ -210,7 +216,6 @@ class Arguments:
         assert pending is not None
         assert task is not None
         assert task.extra is not None
-        id = task.id
 
         for at, ref in refs:
             arg = Arg(at, ref._id, ref._owner, b"")
@@ -229,7 +234,7 @@ class Arguments:
                 self._fill(entry, arg, source)
                 pending.missing -= 1
                 if not pending.missing and entry.task is not None:
-                    self._arguments_ready(id, entry)
+                    entry.call.ready(entry.task)
 
             runtime.table.when_resolved(source, arrived)
             if source.owner:
@@ -242,14 +247,11 @@ class Arguments:
         assert task.extra is not None
         value = source.value
         if type(value) is Failure:
+            call = entry.call
             runtime.submitter.fail_with(task.id, entry, value)
+            call.gave_up(task, value)
             return
         assert isinstance(value, (bytes, int))
         arg.value = value
         if source.contained:
             task.extra.refs.extend(runtime.borrowing.describe(source.contained))
-
-    def _arguments_ready(self, id: bytes, entry: Entry) -> None:
-        runtime = self._runtime
-        assert entry.task is not None
-        runtime.submitter.enqueue(entry.call.cls, entry.task)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 from skate._core.ids import child_prefix
+from skate._core.task import Task
 
 
 class TaskContext:
@@ -34,3 +37,17 @@ class TaskContext:
     def make_prefix(self) -> bytes:
         self.prefix = child_prefix(self.id, self.attempt)
         return self.prefix
+
+
+class CurrentCall:
+    """One of several calls that an actor is in at the same time."""
+
+    __slots__ = ("cancelled", "task")
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cancelled = False
+
+
+#: The call that a thread or a coroutine is in, in actors that run several at a time.
+CURRENT_CALL: ContextVar[CurrentCall | None] = ContextVar("current_call", default=None)

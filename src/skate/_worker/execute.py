@@ -43,10 +43,13 @@ from skate._serialize.values import (
 )
 from skate._store.layout import SLOT_TASK_BYTES, slot_offset
 from skate._wire import messages as m
+from skate._worker.actor_process import EXITS, ActorProcess
+from skate._worker.context import CURRENT_CALL
 from skate._worker.functions import LoadedFunctions
 from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import flush_output
 from skate._worker.peers import Peer
+from skate._worker.produce import Producer
 from skate.exceptions import ObjectLostError, TaskInterrupt
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 #: Time after which results leave the outbox while more tasks wait. Each message costs about 100 µs of CPU, most of it
 #: at the owner, so one in 20 ms takes half a hundredth of a core.
 FLUSH_S = 0.020
+#: The same for calls of an actor: what they changed is lost with its process, so the less of them is unsaid the better.
+ACTOR_FLUSH_S = 0.002
 #: The same before the last task that is here: the owner can send more while that runs.
 FLUSH_BEFORE_LAST_S = 0.0003
 #: Task events kept for the timeline until they are sent to the daemon; beyond this the oldest are dropped.
@@ -71,8 +76,11 @@ class Executor:
     def __init__(self, runtime: Runtime, slot: int) -> None:
         self._runtime = runtime
         self._queue: deque[tuple[Peer, Task]] = deque()
-        self._functions = LoadedFunctions()
-        self._loaded = self._functions.loaded
+        self.functions = LoadedFunctions()
+        self._loaded = self.functions.loaded
+        #: What this process has become, if it has.
+        self.actor: ActorProcess | None = None
+        self._actor_start: m.StartActor | None = None
         offset = slot_offset(slot)
         self._slot = memoryview(runtime.arena)[offset : offset + SLOT_TASK_BYTES]
         #: The main thread: `run` sets it.
@@ -88,7 +96,7 @@ class Executor:
         self._outbox_since = 0.0
         #: References inside the result that is being made, and inside those in the outbox: a release must not overtake
         #: the result that hands the reference on.
-        self._result_refs: list[Any] = []
+        self._result_refs: dict[bytes, list[Any]] = {}
         self._outbox_refs: list[Any] = []
         #: By function: how many of its results are in the outbox, and the seconds that they took.
         self._timings: dict[bytes, list[Any]] = {}
@@ -99,8 +107,7 @@ class Executor:
         self._interrupted = False
         #: Cancelled while it was neither in the queue nor the running one: about to start, or ended already.
         self._cancelled_early: set[bytes] = set()
-        self._consumed: dict[bytes, int] = {}
-        self._closed_streams: set[bytes] = set()
+        self.producer = Producer(runtime, self)
         self._calls: dict[bytes, int] = {}
         self._retiring = False
         #: Name, id, start and end of tasks, for the timeline.
@@ -120,7 +127,7 @@ class Executor:
             m.Undefine: self._on_undefine,
             m.Recall: self._on_recall,
             m.Cancel: self._on_cancel,
-            m.Consumed: self._on_consumed,
+            m.Consumed: self.producer.on_consumed,
             m.CloseStream: self._on_close_stream,
             m.AskTask: self._on_ask,
         }
@@ -128,13 +135,23 @@ class Executor:
     # -- messages: called by whoever reads, with the runtime's lock held ---------------------------------------
 
     def _on_tasks(self, peer: Peer, message: m.Tasks) -> None:
-        if self._blocked:  # they crossed with the message that says so
+        if self.actor is not None:
+            if self._retiring:
+                peer.send(m.Returned([], leaving=True))
+                return
+            if self.actor.concurrency is not None:
+                self.actor.concurrency.add(peer, message.tasks)
+                return
+        elif self._blocked:  # they crossed with the message that says so
             peer.send(m.Returned([task.id for task in message.tasks], True))
             return
         self._queue.extend([(peer, task) for task in message.tasks])
 
     def _on_define(self, peer: Peer, message: m.Define) -> None:
-        if not self._functions.add(message, peer.process_id):
+        self.define(message, peer.process_id)
+
+    def define(self, message: m.Define, owner: bytes) -> None:
+        if not self.functions.add(message, owner):
             return
         runtime = self._runtime
         for ref in message.refs:
@@ -147,7 +164,7 @@ class Executor:
 
     def _on_undefine(self, peer: Peer, message: m.Undefine) -> None:
         for fn in message.fns:
-            refs = self._functions.remove(fn, peer.process_id)
+            refs = self.functions.remove(fn, peer.process_id)
             self._runtime.table.unhold([ref.id for ref in refs])
             self._ran = True  # what the function left behind may be in cycles, as every class is
 
@@ -169,6 +186,12 @@ class Executor:
                 del self._queue[index]
                 peer.send(m.Results([self._cancelled_result(message.id)]))
                 return
+        if self.actor is not None:
+            # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
+            if self._current is not None and self._current.id == message.id:
+                self._runtime.context.cancelled = True
+            self.actor.cancel(peer, message)
+            return
         if self._current is None or self._current.id != message.id:
             if message.queued_only:
                 return
@@ -211,16 +234,9 @@ class Executor:
             raise TaskInterrupt
         again_later(signum, lambda: bool(self._cancel))
 
-    def _on_consumed(self, peer: Peer, message: m.Consumed) -> None:
-        if message.id in self._consumed:
-            self._consumed[message.id] = message.count
-
     def _on_close_stream(self, peer: Peer, message: m.CloseStream) -> None:
-        current = self._current
-        if current is not None and current.id == message.id:
-            self._closed_streams.add(message.id)
-            return
-        self._on_cancel(peer, m.Cancel(message.id, True))
+        if not self.producer.close(message.id):
+            self._on_cancel(peer, m.Cancel(message.id, True))
 
     def _on_ask(self, peer: Peer, message: m.AskTask) -> None:
         peer.send(m.Answer(message.request, self._state_of(message.id)))
@@ -229,6 +245,10 @@ class Executor:
         current = self._current
         if current is not None and current.id == id:
             return {"state": "running", "pid": os.getpid(), "blocked": self._blocked > 0}
+        if self.actor is not None and self.actor.concurrency is not None:
+            state = self.actor.concurrency.state_of(id)
+            if state is not None:
+                return {**state, "pid": os.getpid()}
         for position, (_, task) in enumerate(self._queue):
             if task.id == id:
                 running = self._task_name(current) if current is not None else ""
@@ -242,6 +262,10 @@ class Executor:
                 # The node counts its GPUs from 0; the driver may have been given some of the machine's by number.
                 self.gpu_ids = [self._visible_gpus[i] if i < len(self._visible_gpus) else i for i in message.gpu_ids]
                 os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(id) for id in self.gpu_ids)
+        elif isinstance(message, m.StartActor):
+            self._actor_start = message
+        elif isinstance(message, m.LeaveActor):
+            self.retire()
         elif isinstance(message, m.CollectEvents):
             self._send_events(message.request)
         elif isinstance(message, m.Retire):
@@ -254,6 +278,8 @@ class Executor:
     def on_owner_dead(self, peer: Peer) -> None:
         """Nobody waits for its tasks any more; the daemon ends this process if it is in one of them."""
         self._queue = deque(item for item in self._queue if item[0] is not peer)
+        if self.actor is not None and self.actor.concurrency is not None:
+            self.actor.concurrency.forget(peer)
 
     # -- the main thread ----------------------------------------------------------------------------------------
 
@@ -264,18 +290,34 @@ class Executor:
         wait = self._runtime.loop.wait
         while True:
             wait(self._has_work)
+            if self._actor_start is not None:
+                self._become_actor(self._actor_start)
             self._run_queue()
             if self._retiring:
                 self._leave()
 
     def _has_work(self) -> bool:
-        return bool(self._queue) or self._retiring
+        return bool(self._queue) or self._retiring or self._actor_start is not None
+
+    def _become_actor(self, start: m.StartActor) -> None:
+        self._actor_start = None
+        self.actor = ActorProcess(self._runtime, self, start)
+        if self.actor.create() and self.actor.concurrency is not None:
+            self.actor.concurrency.run()
+
+    def retire(self) -> None:
+        """Take no more tasks, and leave. From any thread."""
+        self._retiring = True
+        if self.actor is not None and self.actor.concurrency is not None:
+            self.actor.concurrency.stop()
+        self._runtime.loop.notify()
 
     def _run_queue(self) -> None:
         if self._runtime.loop.dormant:
             self._runtime.loop.stir()
         perf_counter = time.perf_counter
         outbox = self._outbox
+        flush_s = FLUSH_S if self.actor is None else ACTOR_FLUSH_S
         fn, name = b"", ""
         end = perf_counter()
         while self._queue and not self._retiring:
@@ -284,7 +326,7 @@ class Executor:
             except IndexError:
                 break  # recalled by the I/O thread meanwhile
             if outbox:
-                limit = FLUSH_S if self._queue else FLUSH_BEFORE_LAST_S
+                limit = flush_s if self._queue else FLUSH_BEFORE_LAST_S
                 if self._outbox_owner is not peer or end - self._outbox_since > limit:
                     self.flush()
                 elif not self._watching:
@@ -308,7 +350,7 @@ class Executor:
             self._current = None
             if task.fn != fn:
                 fn = task.fn
-                name = self._functions.name(fn)
+                name = self.functions.name(fn)
             extra = task.extra
             self._events.append(((extra is not None and extra.name) or name, task.id, begin, end))
             if result is not None:
@@ -339,8 +381,7 @@ class Executor:
         """To the outbox, with the references inside it."""
         with self._outbox_lock:
             self._outbox.append(result)
-            self._outbox_refs += self._result_refs
-        self._result_refs = []
+            self._outbox_refs += self._result_refs.pop(result.id, ())
 
     def _after(self, task: Task, extra: Extra) -> None:
         if extra.once:
@@ -355,8 +396,14 @@ class Executor:
         runtime = self._runtime
         with runtime.lock:
             runtime.send(m.Retire())
-            self._give_back(leaving=True)
+            if self.actor is None:
+                self._give_back(leaving=True)
+            else:
+                for peer in runtime.peers.all():
+                    peer.send(m.Returned([], leaving=True))
         self._send_events(0)
+        if self.actor is not None:
+            self.actor.say_farewell()
         runtime.loop.wait(lambda: not any(entry.borrowers for entry in list(runtime.table.entries.values())))
         _exit_cleanly(self._runtime)
 
@@ -367,7 +414,7 @@ class Executor:
             context = self._runtime.context
             context.enter(task.id, task.fn, task.depth + 1, extra.attempt if extra is not None else 0)
             self.tasks_run += 1
-            function = self._loaded(task.fn) or self._functions.load(task.fn)
+            function = self._loaded(task.fn) or self.functions.load(task.fn)
             if extra is None:
                 value = function(*deserialize(task.args)) if task.args else function()
                 if value is None:
@@ -376,48 +423,67 @@ class Executor:
                     data = serialize_scalar(value)
                     if len(data) <= INLINE_BYTES_MAX:
                         return Result(task.id, data)
-                return self._store_results(peer, task, None, [value])
-            args, kwargs = self._load_arguments(task, extra)
+                return self.store_results(peer, task, None, [value])
+            args, kwargs = self.load_arguments(task, extra)
             if extra.generator:
-                produce = self._stream if extra.generator == "streaming" else self._dynamic
+                produce = self.producer.stream if extra.generator == "streaming" else self.producer.dynamic
                 return produce(peer, task, extra, function(*args, **kwargs))
             value = function(*args, **kwargs)
             del args, kwargs  # so that what the task does not keep is gone before `kept` is decided
-            return self._store_results(peer, task, extra, self._split(value, extra.num_returns))
+            return self.store_results(peer, task, extra, self.split(value, extra.num_returns))
         except TaskInterrupt:
             return self._cancelled_result(task.id)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes the task's result
             if self._runtime.closed:
                 _end_forked_child(error)
-            return self._failed(peer, task, error)
+            if self.actor is not None and isinstance(error, EXITS):
+                self.actor.exit()
+                return None
+            return self.failed(peer, task, error)
 
-    def _failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
+    def failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
-        self._result_refs.append(refs)
+        if refs:
+            self._result_refs[task.id] = refs
         # Frames hold what the task had; they are described in the failure.
         error.__traceback__ = None
         inside = [RefInfo(ref._id, ref._owner) for ref in refs]
         arguments = task.extra.refs if task.extra is not None else []
-        kept = self._settle(peer, arguments, inside) if arguments or inside else []
+        kept = self.settle(peer, arguments, inside) if arguments or inside else []
         extra = ResultExtra(kept=kept, contained=[inside] if inside else []) if kept or inside else None
         return Result(task.id, failure, extra)
 
     def _task_name(self, task: Task) -> str:
-        return (task.extra.name if task.extra is not None else "") or self._functions.name(task.fn)
+        return (task.extra.name if task.extra is not None else "") or self.functions.name(task.fn)
+
+    def current_task(self) -> Task | None:
+        call = CURRENT_CALL.get()
+        return self._current if call is None else call.task
 
     def task_name(self) -> str:
         """The name of the running task, for the prefix of what it prints."""
-        current = self._current
+        current = self.current_task()
         return self._task_name(current) if current is not None else ""
 
     def function_name(self) -> str:
-        current = self._current
-        return self._functions.name(current.fn) if current is not None else ""
+        current = self.current_task()
+        return self.functions.name(current.fn) if current is not None else ""
+
+    # -- for actors that run several calls at a time ------------------------------------------------------------------
+
+    def note(self, task: Task, begin: float) -> None:
+        """For the timeline."""
+        self._events.append((self._task_name(task), task.id, begin, time.perf_counter()))
+        self._ran = True
+
+    def release_result_refs(self, id: bytes) -> None:
+        """The result has been sent."""
+        self._result_refs.pop(id, None)
 
     # -- arguments ------------------------------------------------------------------------------------------------
 
-    def _load_arguments(self, task: Task, extra: Extra) -> tuple[list[Any], dict[str, Any]]:
+    def load_arguments(self, task: Task, extra: Extra) -> tuple[list[Any], dict[str, Any]]:
         loaded = deserialize(task.args) if task.args else ()
         args, kwargs = loaded if type(loaded) is list else (loaded, {})
         args = list(args)
@@ -437,7 +503,7 @@ class Executor:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def _split(self, value: Any, num_returns: int) -> list[Any]:
+    def split(self, value: Any, num_returns: int) -> list[Any]:
         if num_returns == 1:
             return [value]
         if num_returns == 0:
@@ -451,27 +517,28 @@ class Executor:
             )
         return values
 
-    def _store_results(self, peer: Peer, task: Task, extra: Extra | None, values: list[Any]) -> Result:
+    def store_results(self, peer: Peer, task: Task, extra: Extra | None, values: list[Any]) -> Result:
         """Serialise the values; large ones go to the arena under the ids of the returns."""
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
         for index, value in enumerate(values):
-            data, refs = self._store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
+            data, refs = self.store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
-            self._result_refs.append(refs)
+            if refs:
+                self._result_refs.setdefault(task.id, []).extend(refs)
         values.clear()
         del value  # the task is over: only references that it stored somewhere are kept
         arguments = extra.refs if extra is not None else []
         returned = [ref for refs in contained for ref in refs]
-        kept = self._settle(peer, arguments, returned) if arguments or returned else []
+        kept = self.settle(peer, arguments, returned) if arguments or returned else []
         if len(stored) == 1 and not kept and not returned:
             return Result(task.id, stored[0])
         return Result(
             task.id, stored[0], ResultExtra(more=stored[1:], contained=contained if returned else [], kept=kept)
         )
 
-    def _store_value(self, peer: Peer, id: bytes, value: Any) -> tuple[bytes | int, Any]:
+    def store_value(self, peer: Peer, id: bytes, value: Any) -> tuple[bytes | int, Any]:
         try:
             serialized: Serialized = serialize(value)
         except Exception as error:
@@ -482,7 +549,7 @@ class Executor:
             return self._runtime.store.write(id, peer.process_id, serialized), serialized.refs
         return serialized.to_bytes(), serialized.refs
 
-    def _settle(self, peer: Peer, arguments: list[RefInfo], returned: list[RefInfo]) -> list[bytes]:
+    def settle(self, peer: Peer, arguments: list[RefInfo], returned: list[RefInfo]) -> list[bytes]:
         """See borrow.py: nobody lets go of a reference before its owner knows who else has it."""
         runtime = self._runtime
         with runtime.lock:
@@ -520,57 +587,6 @@ class Executor:
         else:
             self._watching = False
 
-    # -- generators --------------------------------------------------------------------------------------------------
-
-    def _stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
-        """Send items as they are made, not further ahead of the consumer than allowed."""
-        runtime = self._runtime
-        id = task.id
-        self._consumed[id] = extra.skip
-        index = 0
-        try:
-            for value in generator:
-                index += 1
-                if index > extra.skip:
-                    data, refs = self._store_value(peer, return_id(id, index), value)
-                    inside = [RefInfo(ref._id, ref._owner) for ref in refs]
-                    if inside:
-                        self._settle(peer, [], inside)
-                    peer.send(m.Yielded(return_id(id, index), data, inside))
-                    del refs
-                del value
-                if not self._may_yield(id, index, extra.ahead):
-                    runtime.block_until(functools.partial(self._may_yield, id, index, extra.ahead), None)
-                if id in self._closed_streams:
-                    generator.close()
-                    break
-        finally:
-            del self._consumed[id]
-            self._closed_streams.discard(id)
-        kept = self._settle(peer, extra.refs, []) if extra.refs else []
-        return Result(id, NONE, ResultExtra(kept=kept, items=index))
-
-    def _may_yield(self, id: bytes, made: int, ahead: int) -> bool:
-        """The consumer has taken enough for another item, or does not want any."""
-        return made - self._consumed[id] < ahead or id in self._closed_streams
-
-    def _dynamic(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
-        """All items become returns of the task; its value is a generator of references to them."""
-        from skate._streaming import DynamicObjectRefGenerator
-
-        stored: list[Any] = []
-        contained: list[list[RefInfo]] = []
-        for index, value in enumerate(generator, start=1):
-            data, refs = self._store_value(peer, return_id(task.id, index), value)
-            stored.append(data)
-            contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
-        ids = [return_id(task.id, index + 1) for index in range(len(stored))]
-        first = DynamicObjectRefGenerator.serialized(ids, peer.process_id)
-        contained.insert(0, [RefInfo(id, peer.process_id) for id in ids])
-        returned = [ref for refs in contained[1:] for ref in refs]
-        kept = self._settle(peer, extra.refs, returned) if extra.refs or returned else []
-        return Result(task.id, first, ResultExtra(more=stored, contained=contained, kept=kept))
-
     # -- blocking ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -588,7 +604,8 @@ class Executor:
         with runtime.lock:
             self._blocked += 1
             if self._blocked == 1:
-                self._give_back(blocked=True)
+                if self.actor is None:
+                    self._give_back(blocked=True)
                 runtime.send(m.Blocked())
         try:
             yield
@@ -597,7 +614,7 @@ class Executor:
                 self._blocked -= 1
                 if self._blocked == 0:
                     runtime.send(m.Unblocked())
-                    if self._owner is not None:
+                    if self._owner is not None and self.actor is None:
                         self._owner.send(m.Ready())
 
     def _give_back(self, *, blocked: bool = False, leaving: bool = False) -> None:
@@ -640,7 +657,7 @@ def visible_gpus() -> list[int]:
 
 _NO_TASK = bytes(SLOT_TASK_BYTES)
 #: Functions of ours that call user code: an exception there is an exception of the task.
-_RUNS_USER_CODE = frozenset({"_execute", "_stream", "_dynamic", "_split"})
+_RUNS_USER_CODE = frozenset({"_execute", "stream", "dynamic", "split"})
 
 
 def _end_forked_child(error: BaseException | None) -> NoReturn:

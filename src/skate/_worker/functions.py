@@ -81,6 +81,8 @@ class LoadedFunctions:
         self.loaded = self._loaded.get
         #: Who defined it: two owners may send the same function.
         self._owners: dict[bytes, set[bytes]] = {}
+        self._method: Callable[[bytes], tuple[str, Callable[..., Any]]] | None = None
+        self._method_names: dict[bytes, str] = {}
 
     def add(self, define: Define, owner: bytes) -> bool:
         """Whether it was new."""
@@ -102,11 +104,26 @@ class LoadedFunctions:
 
     def name(self, fn: bytes) -> str:
         definition = self._definitions.get(fn)
-        return definition.name if definition is not None else fn.hex()[:8]
+        if definition is not None:
+            return definition.name
+        return self._method_names.get(fn) or fn.hex()[:8]
+
+    def serve(self, method: Callable[[bytes], tuple[str, Callable[..., Any]]]) -> None:
+        """What has no definition is a method of the actor that this process has become."""
+        self._method = method
+
+    def serve_nobody(self) -> None:
+        """The actor is over: nothing here keeps its instance."""
+        self._method = None
+        for fn in self._method_names:
+            self._loaded.pop(fn, None)
 
     def load(self, fn: bytes) -> Callable[..., Any]:
         import pickle
 
+        if self._method is not None and fn not in self._definitions:
+            self._method_names[fn], self._loaded[fn] = self._method(fn)
+            return self._loaded[fn]
         define = self._definitions[fn]
         sys.path.extend(path for path in define.sys_path if path not in sys.path)
         function: Callable[..., Any] = pickle.loads(define.definition)

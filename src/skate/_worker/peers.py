@@ -16,7 +16,19 @@ from skate._wire.messages import Connect, Message, PeerConnected, PeerGone
 class Peer:
     """Another process, as this one sees it."""
 
-    __slots__ = ("before_send", "channel", "ended", "functions", "gone", "lease", "outbox", "pid", "process_id")
+    __slots__ = (
+        "before_send",
+        "channel",
+        "ended",
+        "functions",
+        "gone",
+        "lease",
+        "life",
+        "link",
+        "outbox",
+        "pid",
+        "process_id",
+    )
 
     def __init__(self, process_id: bytes, before_send: Callable[[], None]) -> None:
         self.process_id = process_id
@@ -31,6 +43,9 @@ class Peer:
         self.gone: PeerGone | None = None
         #: The lease that this process holds on the peer, if any (submit.py).
         self.lease: Any = None
+        #: The actor that lives there and the number of its life, if this process calls it (actors.py).
+        self.link: Any = None
+        self.life = 0
         #: Ids of functions that the peer has got from us.
         self.functions: set[bytes] = set()
 
@@ -40,6 +55,19 @@ class Peer:
             self.channel.send(message)
         elif self.gone is None:
             self.outbox.append(message)
+
+
+class Myself(Peer):
+    """This process as its own peer. What it sends to itself is handled a moment later, as if it had come from afar."""
+
+    __slots__ = ("_deliver",)
+
+    def __init__(self, process_id: bytes, deliver: Callable[[Message], None]) -> None:
+        super().__init__(process_id, lambda: None)
+        self._deliver = deliver
+
+    def send(self, message: Message) -> None:
+        self._deliver(message)
 
 
 class Peers:
@@ -56,9 +84,13 @@ class Peers:
         self._on_dead = on_dead
         self._peers: dict[bytes, Peer] = {}
         self._by_channel: dict[Channel, Peer] = {}
+        #: This process, for an actor that calls itself.
+        self.myself: Peer | None = None
 
     def get(self, process_id: bytes) -> Peer:
         """The peer; asks the daemon for a channel if there is none."""
+        if self.myself is not None and process_id == self.myself.process_id:
+            return self.myself
         peer = self._peers.get(process_id)
         if peer is None:
             peer = self._peers[process_id] = Peer(process_id, self._before_send)

@@ -3,6 +3,7 @@
 It builds the parts, connects them, and offers what the public API needs: submit, get, put, wait, cancel.
 
     public API ──▶ Runtime ──┬── Submitter   tasks that we own: queues, leases, retries
+                             ├── Actors      actors that we have handles to, and calls to them
                              ├── Borrowing   references that travel
                              ├── Streams     generators that we consume
                              ├── StoreClient shared memory
@@ -48,6 +49,7 @@ from skate._store.layout import arena_file_bytes
 from skate._store.seals import Seals
 from skate._wire import messages as m
 from skate._wire.channel import Channel
+from skate._worker.actors import Actors
 from skate._worker.arguments import Arguments
 from skate._worker.borrow import Borrowing
 from skate._worker.context import TaskContext
@@ -55,7 +57,7 @@ from skate._worker.execute import Executor
 from skate._worker.functions import Function, Retired, export_function
 from skate._worker.futures import Futures
 from skate._worker.loop import Loop
-from skate._worker.peers import Peer, Peers
+from skate._worker.peers import Myself, Peer, Peers
 from skate._worker.streams import Streams
 from skate._worker.submit import Call, Submitter
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
@@ -95,7 +97,8 @@ class Runtime:
         self._welcomed = False
         self._retired_functions = Retired()
         self._functions: weakref.WeakValueDictionary[bytes, Function] = weakref.WeakValueDictionary()
-        self._arguments = Arguments(self)
+        self.arguments = Arguments(self)
+        self.actors = Actors(self)
         self._requests = itertools.count(1)
         self._replies: dict[int, Any] = {}
         #: Requests whose askers were interrupted, and what to do with replies that still come.
@@ -115,8 +118,9 @@ class Runtime:
         #: Variables that the tasks of this process are given, because it was started with them.
         self._inherited_env: dict[str, str] = json.loads(os.environ.get(ENVIRONMENT_VARIABLE, "{}"))
         self._handlers: dict[type, Callable[[Peer, Any], None]] = {
-            m.Results: self.submitter.on_results,
-            m.Returned: self.submitter.on_returned,
+            m.Results: self._on_results,
+            m.Returned: self._on_returned,
+            m.Taken: lambda peer, _: self.actors.on_taken(peer),
             m.Ready: lambda peer, _: self.submitter.on_ready(peer),
             m.Fetch: self.borrowing.on_fetch,
             m.Fetched: self.borrowing.on_fetched,
@@ -152,6 +156,7 @@ class Runtime:
         if self._slot is not None:
             self.executor = Executor(self, self._slot)
             self._handlers.update(self.executor.handlers)
+            self.peers.myself = Myself(self.process_id, self._send_to_myself)
         self._welcomed = True
 
     def close(self) -> None:
@@ -162,7 +167,7 @@ class Runtime:
         if not self.broken:
             self.send(m.Shutdown())
             self._wait_for_goodbye()
-        self._arguments.forget_all()
+        self.arguments.forget_all()
         with self.lock:
             self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
             for entry in self.table.entries.values():  # so that no cycle keeps this runtime in memory
@@ -265,6 +270,8 @@ class Runtime:
                 self.peers.on_connected(message, channel)
             case m.PeerGone():
                 self.peers.on_gone(message)
+            case m.ActorState():
+                self.actors.on_state(message)
             case m.LeaseInfeasible():
                 self.submitter.on_infeasible(message)
             case m.Logs():
@@ -277,6 +284,27 @@ class Runtime:
             case _:
                 if self.executor is not None:
                     self.executor.on_control(message)
+
+    def _send_to_myself(self, message: m.Message) -> None:
+        def handle() -> None:
+            assert self.peers.myself is not None
+            self._handlers[type(message)](self.peers.myself, message)
+            self._housekeeping()
+            self.loop.notify()
+
+        self.loop.call_at(time.monotonic(), handle)
+
+    def _on_results(self, peer: Peer, message: m.Results) -> None:
+        if peer.link is None:
+            self.submitter.on_results(peer, message)
+        else:
+            self.actors.on_results(peer, message)
+
+    def _on_returned(self, peer: Peer, message: m.Returned) -> None:
+        if peer.link is None:
+            self.submitter.on_returned(peer, message)
+        else:
+            self.actors.on_gone(peer)
 
     def _on_reply(self, message: Any) -> None:
         if message.request in self._abandoned:
@@ -319,6 +347,7 @@ class Runtime:
         if peer.lease is not None:
             assert peer.gone is not None
             self.submitter.on_worker_dead(peer.lease, peer.gone)
+        self.actors.on_gone(peer)
         self.borrowing.on_peer_dead(peer)
         if self.executor is not None:
             self.executor.on_owner_dead(peer)
@@ -346,6 +375,8 @@ class Runtime:
         stored = []
         borrowed = []
         for id, entry in freed:
+            if entry.contained == [] or entry.owner or entry.value is None:
+                self.actors.let_go(id, entry)
             if entry.owner:
                 borrowed.append((id, entry))
             elif type(entry.value) is int:
@@ -368,7 +399,7 @@ class Runtime:
     def _tick(self) -> bool:
         if not self._welcomed or self.closed:
             return False
-        self._arguments.forget_old()
+        self.arguments.forget_old()
         self._housekeeping()
         self._seals.say()
         busy = bool(self.table.entries) or self.store.pinned > 0
@@ -442,12 +473,15 @@ class Runtime:
     # -- submit ---------------------------------------------------------------------------------------------------
 
     def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
-        runtime_env = options.runtime_env or {}
-        given = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
-        env = {**self._inherited_env, **given}
+        env = self.environment(options.runtime_env)
         with self.lock:
             cls = self.submitter.scheduling_class(options.resources_needed(), env, retriable=options.max_retries != 0)
         return Call(self, function, cls, options, generator=generator)
+
+    def environment(self, runtime_env: dict[str, dict[str, str]]) -> dict[str, str]:
+        """The variables of a process: those of this one's environment, and those given."""
+        given = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
+        return {**self._inherited_env, **given}
 
     def export(self, function: Callable[..., Any], name: str) -> Function:
         exported = export_function(function, name)
@@ -461,13 +495,13 @@ class Runtime:
     def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""
         if kwargs or not call.plain:
-            return self._arguments.submit(call, args, kwargs)
+            return self.arguments.submit(call, args, kwargs)
         for value in args:
             if not is_scalar(value):
-                return self._arguments.submit(call, args, kwargs)
+                return self.arguments.submit(call, args, kwargs)
         payload = serialize_scalar(args) if args else b""
         if len(payload) > INLINE_BYTES_MAX:
-            return self._arguments.submit(call, args, kwargs)
+            return self.arguments.submit(call, args, kwargs)
         context = self.context
         submitter = self.submitter
         with self.lock:
@@ -624,6 +658,11 @@ class Runtime:
 
     def cancel(self, id: bytes, *, force: bool, recursive: bool) -> None:
         with self.lock:
+            if force and self.submitter.is_actor_call(id[:16] + FIRST_RETURN):
+                raise ValueError(
+                    "cancel(force=True) would kill the process of an actor, with all that it holds. Cancel without "
+                    "force, or end the actor with skate.kill(handle)."
+                )
             self._cancel_locked(id, force, recursive)
             self._housekeeping()
         self.loop.notify()
@@ -650,6 +689,7 @@ class Runtime:
         with self.lock:
             return {
                 **self.submitter.statistics(),
+                **self.actors.statistics(),
                 **self.table.statistics(),
                 **self.borrowing.statistics(),
                 **self.streams.statistics(),

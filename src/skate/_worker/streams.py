@@ -99,6 +99,8 @@ class Stream:
         if entry is None or entry.task is None:
             return None
         where, lease = self._runtime.submitter.whereabouts(self.id, entry)
+        if where == "actor":
+            return self._runtime.actors.peer_of(lease) if self.id in lease.inflight else None
         peer: Peer | None = lease.peer if where == "sent" else None
         return peer
 

@@ -118,6 +118,10 @@ class Call:
         "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns", "plain",
         "retry_exceptions", "runtime",
     )  # fmt: skip
+    #: Of an actor's call: the actor.
+    link = None
+    #: A pending task keeps the entry of its value, even if nobody refers to it.
+    holds_entry = True
 
     def __init__(
         self, runtime: Runtime, function: Function, cls: SchedulingClass, options: TaskOptions, *, generator: str
@@ -146,6 +150,21 @@ class Call:
     def new_extra(self) -> Extra:
         e = self.extra
         return Extra([], e.num_returns, e.generator, e.ahead, e.name, 0, e.once, e.max_calls, [], 0)
+
+    # How a task of this call is sent off, and sent again. Calls of actors have these too, and mean something else.
+
+    def accept(self, task: Task) -> None:
+        """It exists; its arguments may not be there yet."""
+
+    def ready(self, task: Task) -> None:
+        self.runtime.submitter.enqueue(self.cls, task)
+
+    def again(self, task: Task) -> None:
+        self.cls.queue.appendleft(task)
+        self.runtime.submitter.push(self.cls)
+
+    def gave_up(self, task: Task, failure: Failure) -> None:
+        """It failed before it was ready: an argument of it is an error."""
 
 
 #: Items that a streaming generator may be ahead of its consumer.
@@ -348,10 +367,31 @@ class Submitter:
         if lease is None:
             return
         inflight = lease.inflight
-        entries = self._table.entries
         before = len(inflight)
+        self.take_results(peer, inflight, message.results)
+        for timing in message.timings:
+            self.estimates.learn(timing)
+        left = len(inflight)
+        if left:
+            lease.load_s *= left / before if before else 0.0
+            lease.last_result = time.monotonic()
+        else:
+            self._settle(lease)
+        cls = lease.cls
+        if cls.queue:
+            self.push(cls)
+            return
+        if cls.demand:
+            self._update_demand(cls)
+        if not left and len(cls.leases) > 1:
+            self._consider_recall(cls)
+
+    def take_results(self, peer: Peer, inflight: dict[bytes, Task], results: list[Result]) -> None:
+        """Results of tasks, or of calls to an actor."""
+        entries = self._table.entries
         resolve = self._table.resolve
-        for result in message.results:
+        before = len(inflight)
+        for result in results:
             id = result.id
             if inflight.pop(id, None) is None:
                 self._decline(result)
@@ -369,23 +409,7 @@ class Submitter:
                     self._table._free(id, entry)
             else:
                 self._finish(peer, result, entry)
-        for timing in message.timings:
-            self.estimates.learn(timing)
-        left = len(inflight)
-        self.finished += before - left
-        if left:
-            lease.load_s *= left / before if before else 0.0
-            lease.last_result = time.monotonic()
-        else:
-            self._settle(lease)
-        cls = lease.cls
-        if cls.queue:
-            self.push(cls)
-            return
-        if cls.demand:
-            self._update_demand(cls)
-        if not left and len(cls.leases) > 1:
-            self._consider_recall(cls)
+        self.finished += before - len(inflight)
 
     def _decline(self, result: Result) -> None:
         """A result of a task that was given up meanwhile."""
@@ -441,7 +465,8 @@ class Submitter:
                 continue
             inside = self._runtime.borrowing.hold_contained(contained[index]) if index < len(contained) else None
             table.resolve(item, target, value, inside)
-            table.unhold((item,))
+            if call.holds_entry:
+                table.unhold((item,))
         if pending is not None and pending.holds:
             table.unhold(pending.holds)
 
@@ -458,7 +483,7 @@ class Submitter:
         wanted = entry.call.retry_exceptions
         if not wanted or (entry.pending is not None and entry.pending.cancelled):
             return False
-        if not self._retries_left(entry):
+        if not self.retries_left(entry):
             return False
         if wanted is True:
             return True
@@ -466,7 +491,7 @@ class Submitter:
         # Some classes must not be raised at the receiver (SystemExit): those arrive as a TaskError with a cause.
         return isinstance(error, tuple(wanted)) or isinstance(getattr(error, "cause", None), tuple(wanted))
 
-    def _retries_left(self, entry: Entry) -> bool:
+    def retries_left(self, entry: Entry) -> bool:
         used = entry.pending.retries if entry.pending is not None else 0
         most: int = entry.call.max_retries
         return most < 0 or used < most
@@ -483,9 +508,7 @@ class Submitter:
         if stream is not None:
             extra.skip = stream.received
         task.extra = extra
-        cls = entry.call.cls
-        cls.queue.appendleft(task)
-        self.push(cls)
+        entry.call.again(task)
 
     def on_returned(self, peer: Peer, message: Returned) -> None:
         lease = peer.lease
@@ -552,7 +575,7 @@ class Submitter:
             cancelled = entry.pending is not None and entry.pending.cancelled
             if cancelled:
                 self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=True, forced=True))
-            elif self._retries_left(entry):
+            elif self.retries_left(entry):
                 if entry.pending is None:
                     entry.pending = Pending()
                 entry.pending.retries += 1
@@ -598,6 +621,9 @@ class Submitter:
         if entry.pending is None:
             entry.pending = Pending()
         entry.pending.cancelled = True
+        if entry.call.link is not None:
+            self._runtime.actors.cancel(id, entry, recursive=recursive)
+            return
         cls = entry.call.cls
         lease = next((lease for lease in cls.leases if id in lease.inflight), None)
         if lease is not None:
@@ -611,6 +637,11 @@ class Submitter:
             pass  # it still waits for its arguments
         self.fail(id, entry, TaskCancelledError(task_name=entry.call.name))
         self.push(cls)
+
+    def is_actor_call(self, id: bytes) -> bool:
+        """Whether that task is a pending call of an actor's method."""
+        entry = self._table.entries.get(id)
+        return entry is not None and entry.task is not None and entry.call.link is not None
 
     def cancel_children(self, prefix: bytes) -> None:
         """Cancel everything that the task with this prefix has submitted and that has not ended."""
@@ -628,6 +659,8 @@ class Submitter:
         """Where a pending task is: ("arguments", n), ("queued", position) or ("sent", lease)."""
         if entry.pending is not None and entry.pending.missing:
             return "arguments", entry.pending
+        if entry.call.link is not None:
+            return "actor", entry.call.link
         for lease in entry.call.cls.leases:
             if id in lease.inflight:
                 return "sent", lease

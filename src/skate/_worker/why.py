@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from skate._core import actors as core
 from skate._core.ids import FIRST_RETURN, short
 from skate._core.ownership import Entry
 from skate._core.task import Failure
@@ -12,6 +13,7 @@ from skate._wire.messages import AskRef, AskTask
 
 if TYPE_CHECKING:
     from skate._object_ref import ObjectRef
+    from skate._worker.actors import Link
     from skate._worker.runtime import Runtime
 
 #: A worker whose Python is busy in native code may not answer; nobody should wait long to be told so.
@@ -34,6 +36,8 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
         told = answer.body if answer is not None else "its owner does not answer at the moment"
         return f"{short(id)} belongs to another process (pid {owner.pid}): {told}"
     lease, name = subject
+    if kind == "actor":
+        return _explain_call(runtime, id, name, lease)
     if kind == "sent":
         answer = runtime.ask(
             lease.peer.send,
@@ -53,6 +57,8 @@ def explain_locally(runtime: Runtime, id: bytes) -> str:
     if kind == "borrowed":
         return "it belongs to yet another process"
     where, name = subject
+    if kind == "actor":
+        return _explain_call_locally(runtime, id, name, where)
     if kind == "sent":
         return f"{name} was sent to worker pid {where.peer.pid}"
     cls, _ = where
@@ -84,8 +90,8 @@ def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tu
         ]
         waits = "\n  ".join(_explain_argument(runtime, id) for id in missing)
         return f"{name} ({short(first)}) waits for {len(missing)} of its arguments:\n  {waits}"
-    if where == "sent":
-        return "sent", (detail, name)
+    if where in ("sent", "actor"):
+        return where, (detail, name)
     return "queued", ((task_entry.call.cls, detail), name)
 
 
@@ -121,3 +127,47 @@ def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
         return f"{name} needs {needs}, and this machine has {has}: it can never run here."
     has = ", ".join(f"{max(free.get(kind, 0), 0):g} of {total.get(kind, 0):g} {kind}" for kind in cls.resources)
     return f"{name} waits for a worker: it needs {needs}{ahead}; free now: {has or 'anything'}."
+
+
+def _explain_call_locally(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
+    if id in link.inflight:
+        return f"{name} was sent to the actor {link.name}"
+    if link.state == core.ALIVE:
+        return f"{name} waits behind {link.pending - 1} other calls to the actor {link.name}"
+    creation = runtime.actors.creation(link)
+    needs = "" if creation is None else ", ".join(f"{amount:g} {kind}" for kind, amount in creation.to_place.items())
+    return f"{name} waits for the actor {link.name} to be started" + (f", which needs {needs}" if needs else "")
+
+
+def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
+    """A call of an actor, or the creation of one."""
+    if link.state == core.ALIVE and id in link.inflight:
+        with runtime.lock:
+            peer = runtime.peers.get(link.process)
+        answer = runtime.ask(
+            peer.send, lambda request: AskTask(request, id[:16] + FIRST_RETURN), time.monotonic() + ANSWER_TIMEOUT_S
+        )
+        return _explain_sent(name, peer.pid, answer.body if answer is not None else None)
+    if link.state == core.ALIVE:
+        return f"{name} waits behind {link.pending - 1} other calls to the actor."
+    known = next((actor for actor in runtime.query("actors") if actor["actor_id"] == link.id), None)
+    state = known["state"] if known is not None else ""
+    if state == core.WAITING:
+        return f"{name} waits for the actor {link.name}, whose arguments are not there yet."
+    if state == core.STARTING:
+        return f"{name} waits for the actor {link.name}, whose __init__ is running."
+    again = "to be started again" if link.life else "to be started"
+    demands = runtime.query("demands")
+    demand = next((demand for demand in demands["demands"] if demand["process"] == link.id), None)
+    if demand is None:
+        return f"{name} waits for the actor {link.name} {again}."
+    needs = ", ".join(f"{amount:g} {kind}" for kind, amount in demand["to_place"].items()) or "no resources"
+    lacking = {
+        kind: demands["total"].get(kind, 0.0)
+        for kind, amount in demand["to_place"].items()
+        if amount > demands["total"].get(kind, 0.0)
+    }
+    if lacking:
+        has = ", ".join(f"{amount:g} {kind}" for kind, amount in lacking.items())
+        return f"{name} waits for the actor {link.name}, which needs {needs}; this machine has {has}: it can never run."
+    return f"{name} waits for the actor {link.name} {again}: it needs {needs}, and waits for {demand['waits_for']}."

@@ -1,0 +1,294 @@
+"""The life of actors: who exists, under which name, in which process, and what happens when that process ends.
+
+    register ──▶ WAITING ──arguments are there──▶ PENDING ──a worker──▶ STARTING ──__init__ returned──▶ ALIVE
+                                                     ▲                      │                            │
+                                                     └────── its process ended, and it may start again ──┤
+                                                                            │                            │
+                 DEAD ◀── __init__ raised · killed · left · no handle, no owner, no restart left ────────┘
+
+An actor belongs to the process that created it and dies with that, unless it is detached. Whoever holds a handle
+watches the actor, and is told of every state that matters to a caller: where it lives now, that it starts again, that
+it is dead and why.
+
+Owns:      the actors, their names, who watches them.
+Knows not: processes, sockets, time. `_node/actors.py` carries what happens in, and the returned commands out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from skate._core.task import ActorInfo, Death
+
+WAITING = "waiting"
+PENDING = "pending"
+STARTING = "starting"
+ALIVE = "alive"
+DEAD = "dead"
+
+#: An actor whose process ended so many times in a row before __init__ returned is not started again, whatever its
+#: max_restarts.
+FAILED_STARTS_MAX = 5
+#: Pause before a start that follows a failed one; doubled each time.
+RESTART_PAUSE_S = 0.1
+#: Dead actors that are remembered, to tell late callers why; then the oldest are forgotten.
+DEAD_MAX = 10_000
+
+
+class Actor(msgspec.Struct):
+    id: bytes
+    #: The process that created it.
+    owner: bytes
+    info: ActorInfo
+    state: str = WAITING
+    #: Its process while it is starting or alive.
+    worker: bytes = b""
+    pid: int = 0
+    #: How often a process was found for it.
+    lives: int = 0
+    #: Starts after the first one, each after the end of a process.
+    restarts: int = 0
+    #: Ends in a row before __init__ returned.
+    failed_starts: int = 0
+    death: Death | None = None
+    watchers: set[bytes] = msgspec.field(default_factory=set)
+
+    @property
+    def full_name(self) -> tuple[str, str]:
+        return self.info.namespace, self.info.name
+
+
+# -- what to do --------------------------------------------------------------------------------------------------------
+
+
+class FindWorker(msgspec.Struct, frozen=True):
+    """Find a worker for it, after a pause."""
+
+    actor: bytes
+    pause_s: float = 0.0
+
+
+class StopLooking(msgspec.Struct, frozen=True):
+    actor: bytes
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Tell the worker to become the actor."""
+
+    actor: bytes
+    worker: bytes
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Tell the worker to end by itself, as soon as nobody needs what it owns."""
+
+    worker: bytes
+
+
+class Kill(msgspec.Struct, frozen=True):
+    worker: bytes
+    reason: str
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Tell a process how the actor is."""
+
+    process: bytes
+    actor: bytes
+
+
+Command = FindWorker | StopLooking | Start | Leave | Kill | Tell
+
+
+class NameTaken(Exception):
+    """Another living actor has that name."""
+
+    def __init__(self, holder: Actor) -> None:
+        self.holder = holder
+
+
+class ActorTable:
+    def __init__(self) -> None:
+        self.actors: dict[bytes, Actor] = {}
+        self.names: dict[tuple[str, str], bytes] = {}
+        self._by_worker: dict[bytes, bytes] = {}
+        #: Who wanted to watch actors that nobody has registered yet, and the owners of those.
+        self._early: dict[bytes, tuple[bytes, set[bytes]]] = {}
+        self._dead: list[bytes] = []
+
+    # -- coming to life -----------------------------------------------------------------------------------------------
+
+    def register(self, id: bytes, owner: bytes, info: ActorInfo) -> list[Command]:
+        """It exists from now on; its arguments may still be on their way. Raises NameTaken."""
+        if info.name:
+            holder = self.named(info.namespace, info.name)
+            if holder is not None:
+                raise NameTaken(holder)
+            self.names[(info.namespace, info.name)] = id
+        actor = self.actors[id] = Actor(id, owner, info)
+        _, watchers = self._early.pop(id, (b"", set()))
+        actor.watchers |= watchers
+        return self._tell(actor)
+
+    def created(self, id: bytes) -> list[Command]:
+        """All that a worker needs to become it is here."""
+        actor = self.actors.get(id)
+        if actor is None or actor.state != WAITING:
+            return []
+        actor.state = PENDING
+        return [FindWorker(id)]
+
+    def granted(self, id: bytes, worker: bytes, pid: int) -> list[Command]:
+        actor = self.actors[id]
+        assert actor.state == PENDING, actor
+        actor.state = STARTING
+        actor.worker, actor.pid = worker, pid
+        actor.lives += 1
+        self._by_worker[worker] = id
+        return [Start(id, worker)]
+
+    def started(self, worker: bytes) -> list[Command]:
+        """Its __init__ returned."""
+        actor = self.of_worker(worker)
+        if actor is None or actor.state != STARTING:
+            return []
+        actor.state = ALIVE
+        actor.failed_starts = 0
+        return self._tell(actor)
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def ended(self, worker: bytes, death: Death) -> list[Command]:
+        """The actor in that process is over by its own doing, and its process leaves: __init__ raised, or it left."""
+        actor = self.of_worker(worker)
+        return self._bury(actor, death) if actor is not None else []
+
+    def process_died(self, process: bytes, death: Death) -> list[Command]:
+        """A process of the node is gone: it may have been an actor, owned some, watched some."""
+        commands: list[Command] = []
+        id = self._by_worker.pop(process, None)
+        actor = self.actors.get(id) if id is not None else None
+        if actor is not None and actor.worker == process and actor.state in (STARTING, ALIVE):
+            commands += self._start_again(actor, death)
+        for other in list(self.actors.values()):
+            other.watchers.discard(process)
+            if other.owner == process and other.state != DEAD and not other.info.detached:
+                commands += self.kill(other.id, Death("owner", "the process that created it is gone."))
+        for id, (owner, watchers) in list(self._early.items()):
+            watchers.discard(process)
+            if owner == process:
+                commands += [Tell(watcher, id) for watcher in watchers]
+                del self._early[id]
+        return commands
+
+    def _start_again(self, actor: Actor, death: Death) -> list[Command]:
+        actor.worker, actor.pid = b"", 0
+        most = actor.info.max_restarts
+        if actor.state == STARTING:
+            actor.failed_starts += 1
+        if 0 <= most <= actor.restarts:
+            if most:
+                death.reason = f"{death.reason} It had been restarted {most} times, which is its max_restarts."
+            return self._bury(actor, death)
+        if actor.failed_starts >= FAILED_STARTS_MAX:
+            death.reason = (
+                f"its process ended {actor.failed_starts} times in a row before __init__ returned, so it is not "
+                f"started again. The last time: {death.reason}"
+            )
+            return self._bury(actor, death)
+        actor.state = PENDING
+        actor.restarts += 1
+        pause_s = RESTART_PAUSE_S * 2 ** (actor.failed_starts - 1) if actor.failed_starts else 0.0
+        actor.death = death
+        return [*self._tell(actor), FindWorker(actor.id, pause_s)]
+
+    def kill(self, id: bytes, death: Death, *, no_restart: bool = True) -> list[Command]:
+        """End it at once; it is dead for everybody before its process is."""
+        actor = self.actors.get(id)
+        if actor is None or actor.state == DEAD:
+            return []
+        worker = actor.worker
+        if not no_restart:
+            return [Kill(worker, death.reason)] if worker else []
+        commands = self._bury(actor, death)
+        return [*commands, Kill(worker, death.reason)] if worker else commands
+
+    def drop(self, id: bytes, owner: bytes) -> list[Command]:
+        """No handle is left anywhere and no call is pending."""
+        actor = self.actors.get(id)
+        if actor is None or actor.state == DEAD or actor.info.detached or actor.owner != owner:
+            return []
+        worker = actor.worker
+        commands = self._bury(actor, Death("scope", "no handle to it was left."))
+        return [*commands, Leave(worker)] if worker else commands
+
+    def infeasible(self, id: bytes, death: Death) -> list[Command]:
+        """No worker for it can ever be found."""
+        actor = self.actors.get(id)
+        if actor is None or actor.state != PENDING:
+            return []
+        return self._bury(actor, death)
+
+    def _bury(self, actor: Actor, death: Death) -> list[Command]:
+        looking = actor.state == PENDING
+        actor.state = DEAD
+        actor.death = death
+        actor.worker, actor.pid = b"", 0
+        if actor.info.name and self.names.get(actor.full_name) == actor.id:
+            del self.names[actor.full_name]
+        commands: list[Command] = [StopLooking(actor.id)] if looking else []
+        commands += self._tell(actor)
+        self._dead.append(actor.id)
+        if len(self._dead) > DEAD_MAX:
+            del self.actors[self._dead.pop(0)]
+        return commands
+
+    # -- who wants to know --------------------------------------------------------------------------------------------
+
+    def watch(self, id: bytes, process: bytes, owner: bytes, *, owner_lives: bool) -> list[Command]:
+        """Tell that process from now on. The actor may not have been heard of yet: its owner says so later."""
+        actor = self.actors.get(id)
+        if actor is not None:
+            actor.watchers.add(process)
+        elif owner_lives:
+            self._early.setdefault(id, (owner, set()))[1].add(process)
+            return []
+        return [Tell(process, id)]
+
+    def unwatch(self, id: bytes, process: bytes) -> None:
+        actor = self.actors.get(id)
+        if actor is not None:
+            actor.watchers.discard(process)
+
+    def _tell(self, actor: Actor) -> list[Command]:
+        return [Tell(process, actor.id) for process in sorted(actor.watchers)]
+
+    def of_worker(self, worker: bytes) -> Actor | None:
+        id = self._by_worker.get(worker)
+        actor = self.actors.get(id) if id is not None else None
+        return actor if actor is not None and actor.worker == worker else None
+
+    def named(self, namespace: str, name: str) -> Actor | None:
+        id = self.names.get((namespace, name))
+        return self.actors[id] if id is not None else None
+
+    # -- looking inside -----------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        for (namespace, name), id in self.names.items():
+            actor = self.actors[id]
+            assert actor.full_name == (namespace, name), actor
+            assert actor.state != DEAD, f"{actor} is dead and keeps its name"
+        for actor in self.actors.values():
+            assert bool(actor.worker) == (actor.state in (STARTING, ALIVE)), actor
+            assert (actor.state == DEAD) <= (actor.death is not None), actor
+            if actor.worker:
+                assert self._by_worker[actor.worker] == actor.id, actor
+            most = actor.info.max_restarts
+            assert most < 0 or actor.restarts <= most, actor
+            assert actor.failed_starts <= FAILED_STARTS_MAX, actor
+        assert len(self._dead) <= DEAD_MAX
+
+    def statistics(self) -> dict[str, int]:
+        states = [actor.state for actor in self.actors.values()]
+        return {f"actors_{state}": states.count(state) for state in (WAITING, PENDING, STARTING, ALIVE, DEAD)}

@@ -1,0 +1,171 @@
+"""Actors on this node: carries messages to the table of actors, and its commands to scheduler, workers and callers."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+from skate._core import actors as core
+from skate._core import lease_events as leases
+from skate._core.task import Death
+from skate._wire import messages as wire
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon, Process
+
+
+class Actors:
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self.table = core.ActorTable()
+        #: What a worker needs to become the actor; for those that are not dead.
+        self._creations: dict[bytes, wire.CreateActor] = {}
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def on_register(self, process: Process, message: wire.RegisterActor) -> None:
+        answer: dict[str, Any] = {"taken": False}
+        try:
+            self._do(self.table.register(message.actor, process.id, message.info))
+        except core.NameTaken as error:
+            answer = {"taken": True, **self._describe(error.holder)}
+        if message.request:
+            process.channel.send(wire.Answer(message.request, answer))
+
+    def on_create(self, process: Process, message: wire.CreateActor) -> None:
+        actor = self.table.actors.get(message.actor)
+        if actor is not None and actor.state == core.WAITING:
+            self._creations[message.actor] = message
+            self._do(self.table.created(message.actor))
+
+    def on_started(self, process: Process, message: wire.ActorStarted) -> None:
+        self._do(self.table.started(process.id))
+
+    def on_ended(self, process: Process, message: wire.ActorEnded) -> None:
+        self._do(self.table.ended(process.id, message.death))
+
+    def on_watch(self, process: Process, message: wire.WatchActor) -> None:
+        owner_lives = message.owner in self._daemon.processes
+        self._do(self.table.watch(message.actor, process.id, message.owner, owner_lives=owner_lives))
+
+    def on_unwatch(self, process: Process, message: wire.UnwatchActor) -> None:
+        self.table.unwatch(message.actor, process.id)
+
+    def on_kill(self, process: Process, message: wire.KillActor) -> None:
+        if message.failure is not None:
+            death = Death("arguments", "an argument of its creation is an error.", failure=message.failure)
+        else:
+            death = Death("kill", f"skate.kill() was called by {message.by}.")
+        self._do(self.table.kill(message.actor, death, no_restart=message.no_restart))
+
+    def on_drop(self, process: Process, message: wire.DropActor) -> None:
+        self._do(self.table.drop(message.actor, process.id))
+
+    def on_find(self, process: Process, message: wire.FindActor) -> None:
+        actor = self.table.named(message.namespace, message.name)
+        answer = None if actor is None else self._describe(actor)
+        process.channel.send(wire.Answer(message.request, answer))
+
+    @staticmethod
+    def _describe(actor: core.Actor) -> dict[str, Any]:
+        """What it takes to make a handle."""
+        return {"actor": actor.id, "owner": b"" if actor.info.detached else actor.owner, "about": actor.info.about}
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def on_granted(self, command: leases.GrantLease) -> None:
+        self._do(self.table.granted(command.process, command.worker, self._daemon.pids[command.worker]))
+
+    def on_infeasible(self, command: leases.ReportInfeasible) -> None:
+        reason = command.reason or "it asks for more than this machine has."
+        self._do(
+            self.table.infeasible(
+                command.process, Death("infeasible", reason, asked=command.asked, total=command.total)
+            )
+        )
+
+    def on_process_died(self, gone: wire.PeerGone) -> None:
+        self._do(self.table.process_died(gone.process_id, _death_of(gone)))
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _do(self, commands: list[core.Command]) -> None:
+        for command in commands:
+            match command:
+                case core.Tell(process, actor):
+                    self._daemon.send(process, self._state_of(actor))
+                case core.FindWorker(actor, pause_s):
+                    if pause_s:
+                        again = functools.partial(self._find_worker, actor)
+                        self._daemon.loop.call_at(time.monotonic() + pause_s, again)
+                    else:
+                        self._find_worker(actor)
+                case core.StopLooking(actor):
+                    self._daemon.post(leases.DemandChanged(actor, 0, {}, {}, 0))
+                case core.Start(actor, worker):
+                    record = self.table.actors[actor]
+                    start = wire.StartActor(self._creations[actor], record.info, record.owner, record.lives)
+                    self._daemon.send(worker, start)
+                case core.Leave(worker):
+                    self._daemon.send(worker, wire.LeaveActor())
+                case core.Kill(worker, reason):
+                    self._daemon.pool.kill(worker, reason)
+        self._forget_dead(commands)
+
+    def _forget_dead(self, commands: list[core.Command]) -> None:
+        for actor in [id for id in self._creations if self.table.actors[id].state == core.DEAD] if commands else ():
+            del self._creations[actor]
+
+    def _find_worker(self, actor: bytes) -> None:
+        record = self.table.actors.get(actor)
+        if record is None or record.state != core.PENDING:
+            return
+        info = record.info
+        retriable = info.max_restarts != 0
+        self._daemon.post(
+            leases.DemandChanged(
+                actor, 0, info.resources, info.env, 1, retriable=retriable, to_place=info.to_place, dedicated=True
+            )
+        )
+
+    def _state_of(self, id: bytes) -> wire.ActorState:
+        actor = self.table.actors.get(id)
+        if actor is None:
+            death = Death("owner", "the process that created it is gone, or it is dead for so long that nobody knows.")
+            return wire.ActorState(id, core.DEAD, 0, b"", death)
+        return wire.ActorState(id, actor.state, actor.lives, actor.worker, actor.death)
+
+    # -- looking inside -----------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "actor_id": actor.id,
+                "class_name": actor.info.class_name,
+                "name": actor.info.name,
+                "namespace": actor.info.namespace,
+                "state": actor.state,
+                "pid": actor.pid,
+                "restarts": actor.restarts,
+                "detached": actor.info.detached,
+                "reason": actor.death.reason if actor.death is not None else "",
+            }
+            for actor in self.table.actors.values()
+        ]
+
+
+def _death_of(gone: wire.PeerGone) -> Death:
+    if gone.reason.startswith("memory"):
+        return Death("memory", gone.reason, gone.stderr)
+    code = gone.exit_code
+    how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+    if code < 0:
+        import signal
+
+        try:
+            how += f" ({signal.Signals(-code).name})"
+        except ValueError:
+            pass
+    why = f": {gone.reason}" if gone.reason else "."
+    return Death("crash", f"its process, pid {gone.pid}, {how}{why}", gone.stderr)

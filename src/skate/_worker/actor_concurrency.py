@@ -1,0 +1,420 @@
+"""Actors that run several calls at a time: on an event loop (some method is a coroutine), or in threads.
+
+Every concurrency group has places, as many as its limit; calls that name no group share those of the group "". A call
+takes a place when it starts and gives it back when it ends; the others wait, in order, each group by itself.
+
+The event loop runs in the main thread, and the I/O thread reads the sockets all the while. With threads the main thread
+has nothing to do but to read. Results collect while there is more to do at once, and leave together.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import inspect
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from skate._core.task import Extra, Result, Task
+from skate._serialize.values import INLINE_BYTES_MAX, deserialize, is_scalar, serialize_scalar
+from skate._wire import messages as m
+from skate._worker.actor_process import EXITS
+from skate._worker.context import CURRENT_CALL, CurrentCall
+from skate._worker.peers import Peer
+
+if TYPE_CHECKING:
+    from skate._worker.actor_process import ActorProcess
+    from skate._worker.execute import Executor
+    from skate._worker.runtime import Runtime
+
+Call = tuple[Peer, Task]
+#: Results collect in a threaded actor while calls wait, so long; and no longer than this when all threads are in calls.
+COLLECT_S = 0.001
+WATCH_S = 0.005
+
+
+class Outbox:
+    """Results on their way to several callers. From any thread."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._results: dict[Peer, list[Result]] = {}
+        self._lock = threading.RLock()
+        self.since = 0.0
+
+    def add(self, peer: Peer, result: Result) -> None:
+        with self._lock:
+            if not self._results:
+                self.since = time.monotonic()
+            self._results.setdefault(peer, []).append(result)
+
+    def flush(self) -> None:
+        with self._lock:
+            results, self._results = self._results, {}
+            for peer, batch in results.items():
+                peer.send(m.Results(batch))
+        for batch in results.values():
+            for result in batch:
+                self._executor.release_result_refs(result.id)
+
+    def forget(self, peer: Peer) -> None:
+        with self._lock:
+            self._results.pop(peer, None)
+
+
+class Concurrency(abc.ABC):
+    """What both kinds have in common."""
+
+    def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
+        self._runtime = runtime
+        self._executor = executor
+        self._actor = actor
+        settings = actor.start.create.settings
+        self._limits = {"": settings.max_concurrency, **settings.groups}
+        self._outbox = Outbox(executor)
+        #: Calls that run.
+        self._running: dict[bytes, CurrentCall] = {}
+
+    def _function(self, fn: bytes) -> Callable[..., Any]:
+        functions = self._executor.functions
+        return functions.loaded(fn) or functions.load(fn)
+
+    def _arguments(self, task: Task) -> tuple[Sequence[Any], dict[str, Any]]:
+        if task.extra is not None:
+            return self._executor.load_arguments(task, task.extra)
+        return (deserialize(task.args) if task.args else ()), {}
+
+    def _result(self, peer: Peer, task: Task, value: Any) -> Result:
+        """What a method returned, as the result of the call."""
+        extra, executor = task.extra, self._executor
+        if extra is None and is_scalar(value):
+            data = serialize_scalar(value)
+            if len(data) <= INLINE_BYTES_MAX:
+                return Result(task.id, data)
+        values = executor.split(value, 1 if extra is None else extra.num_returns)
+        return executor.store_results(peer, task, extra, values)
+
+    def _group_of(self, task: Task) -> str:
+        extra = task.extra
+        return extra.group if extra is not None else ""
+
+    @abc.abstractmethod
+    def add(self, peer: Peer, tasks: list[Task]) -> None:
+        """Calls have come. With the runtime's lock held."""
+
+    @abc.abstractmethod
+    def run(self) -> None:
+        """In the main thread, until `stop`."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Take nothing more. From any thread."""
+
+    @abc.abstractmethod
+    def waiting(self) -> list[deque[Call]]:
+        """Calls that wait, by whatever they wait for."""
+
+    def state_of(self, id: bytes) -> dict[str, Any] | None:
+        if id in self._running:
+            return {"state": "running", "blocked": False}
+        for calls in self.waiting():
+            for position, (_, task) in enumerate(calls):
+                if task.id == id:
+                    return {"state": "behind", "position": position + 1, "running": f"{len(self._running)} others"}
+        return None
+
+    def forget(self, peer: Peer) -> None:
+        """A caller is dead: its calls that wait are of no use. With the runtime's lock held."""
+        for calls in self.waiting():
+            for call in [call for call in calls if call[0] is peer]:
+                _remove(calls, call)
+        self._outbox.forget(peer)
+
+    def cancel(self, peer: Peer, id: bytes) -> None:
+        """With the runtime's lock held."""
+        for calls in self.waiting():
+            for call in list(calls):
+                if call[1].id == id and _remove(calls, call):
+                    peer.send(m.Results([self._actor.cancelled(call[1])]))
+                    return
+        current = self._running.get(id)
+        if current is not None:
+            current.cancelled = True
+            self._interrupt(id)
+
+    @abc.abstractmethod
+    def _interrupt(self, id: bytes) -> None:
+        """A call that runs was cancelled."""
+
+
+class AsyncCalls(Concurrency):
+    """Calls as tasks of an event loop. Methods that are no coroutines run in the loop too, and hold it up."""
+
+    def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
+        super().__init__(runtime, executor, actor)
+        self._loop = asyncio.new_event_loop()
+        self._arrived: deque[Call] = deque()
+        self._woken = False
+        self._free = dict(self._limits)
+        self._waiting: dict[str, deque[Call]] = {group: deque() for group in self._limits}
+        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._flushing = False
+        #: Set when the consumer of a generator took something.
+        self._news: dict[bytes, asyncio.Event] = {}
+        executor.producer.on_news = self._on_news
+
+    def waiting(self) -> list[deque[Call]]:
+        return [self._arrived, *self._waiting.values()]
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        for task in self._tasks.values():
+            task.cancel()
+        self._outbox.flush()
+
+    def stop(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def add(self, peer: Peer, tasks: list[Task]) -> None:
+        self._arrived.extend([(peer, task) for task in tasks])
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._start_arrived)
+        peer.send(m.Taken())
+
+    def _start_arrived(self) -> None:
+        self._woken = False
+        arrived = self._arrived
+        while arrived:
+            try:
+                call = arrived.popleft()
+            except IndexError:
+                break
+            self._waiting[self._group_of(call[1])].append(call)
+        for group in self._limits:
+            self._start_some(group)
+
+    def _start_some(self, group: str) -> None:
+        waiting = self._waiting[group]
+        while self._free[group] and waiting:
+            try:
+                peer, task = waiting.popleft()
+            except IndexError:  # cancelled by the I/O thread meanwhile
+                break
+            self._free[group] -= 1
+            current = self._running[task.id] = CurrentCall(task)
+            self._tasks[task.id] = self._loop.create_task(self._run(group, peer, task, current))
+
+    async def _run(self, group: str, peer: Peer, task: Task, current: CurrentCall) -> None:
+        CURRENT_CALL.set(current)  # every task has a context of its own
+        executor = self._executor
+        result: Result | None = None
+        begin = time.perf_counter()
+        try:
+            extra = task.extra
+            function = self._function(task.fn)
+            args, kwargs = self._arguments(task)
+            value = function(*args, **kwargs)
+            del args, kwargs
+            if extra is not None and extra.generator == "streaming":
+                result = await self._stream(peer, task, extra, value)
+            else:
+                if inspect.isawaitable(value):
+                    value = await value
+                result = self._result(peer, task, value)
+            del value
+        except asyncio.CancelledError:
+            result = self._actor.cancelled(task)
+        except EXITS:
+            self._actor.exit()
+        except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
+            result = executor.failed(peer, task, error)
+        self._free[group] += 1
+        del self._running[task.id]
+        del self._tasks[task.id]
+        executor.note(task, begin)
+        if result is not None:
+            self._outbox.add(peer, result)
+            if not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+        self._start_some(group)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._outbox.flush()
+
+    async def _stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
+        producer, id = self._executor.producer, task.id
+        producer.begin(id, extra)
+        news = self._news[id] = asyncio.Event()
+        index = 0
+        try:
+            if inspect.isawaitable(generator):
+                generator = await generator
+            items = generator if hasattr(generator, "__aiter__") else _as_async(generator)
+            async for value in items:
+                index += 1
+                producer.send_item(peer, task, extra, index, value)
+                del value
+                while not producer.may_yield(id, index, extra.ahead):
+                    news.clear()
+                    if not producer.may_yield(id, index, extra.ahead):
+                        await news.wait()
+                if producer.is_closed(id):
+                    await items.aclose()
+                    break
+        finally:
+            del self._news[id]
+            producer.end(id)
+        return producer.result(peer, task, extra, index)
+
+    def _on_news(self, id: bytes) -> None:
+        news = self._news.get(id)
+        if news is not None:
+            self._loop.call_soon_threadsafe(news.set)
+
+    def _interrupt(self, id: bytes) -> None:
+        def cancel() -> None:
+            task = self._tasks.get(id)
+            if task is not None:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+
+class ThreadedCalls(Concurrency):
+    """Calls in threads, started as they are needed."""
+
+    def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
+        super().__init__(runtime, executor, actor)
+        self._groups = {group: Threads(self, group, limit) for group, limit in self._limits.items()}
+        self._stopping = False
+        self._watching = False
+
+    def waiting(self) -> list[deque[Call]]:
+        return [threads.calls for threads in self._groups.values()]
+
+    def run(self) -> None:
+        self._runtime.loop.wait(lambda: self._stopping)
+        self._outbox.flush()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._runtime.loop.notify()
+
+    def add(self, peer: Peer, tasks: list[Task]) -> None:
+        for task in tasks:
+            self._groups[self._group_of(task)].add((peer, task))
+        peer.send(m.Taken())
+
+    def run_call(self, peer: Peer, task: Task) -> None:
+        executor = self._executor
+        current = self._running[task.id] = CurrentCall(task)
+        CURRENT_CALL.set(current)
+        begin = time.perf_counter()
+        result: Result | None = None
+        try:
+            result = self._call(peer, task)
+        except EXITS:
+            self._actor.exit()
+        except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
+            result = executor.failed(peer, task, error)
+        del self._running[task.id]
+        executor.note(task, begin)
+        if result is not None:
+            self._outbox.add(peer, result)
+
+    def _call(self, peer: Peer, task: Task) -> Result:
+        """Run a method to its result; raises what it raises."""
+        function = self._function(task.fn)
+        args, kwargs = self._arguments(task)
+        value = function(*args, **kwargs)
+        del args, kwargs
+        extra = task.extra
+        if extra is not None and extra.generator:
+            producer = self._executor.producer
+            produce = producer.stream if extra.generator == "streaming" else producer.dynamic
+            return produce(peer, task, extra, value)
+        return self._result(peer, task, value)
+
+    def send_results(self, *, more: bool) -> None:
+        """A call has ended; with `more`, this thread starts another at once."""
+        if not more or time.monotonic() - self._outbox.since > COLLECT_S:
+            self._outbox.flush()
+        elif not self._watching:
+            self._watching = True
+            self._runtime.loop.call_at(time.monotonic() + WATCH_S, self._look_after_outbox)
+
+    def _interrupt(self, id: bytes) -> None:
+        pass  # a thread cannot be interrupted; it can ask
+
+    def _look_after_outbox(self) -> None:
+        self._watching = False
+        self._outbox.flush()
+
+
+class Threads:
+    """The threads of one group."""
+
+    def __init__(self, owner: ThreadedCalls, group: str, limit: int) -> None:
+        self._owner = owner
+        self._group = group
+        self._limit = limit
+        self.calls: deque[Call] = deque()
+        #: One for each call that was added; a thread that takes one looks for a call, which may have been cancelled.
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._started = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def add(self, call: Call) -> None:
+        self.calls.append(call)
+        with self._lock:
+            start = self._started < self._limit and len(self.calls) > self._idle
+            self._started += start
+        if start:
+            name = f"skate-{self._group or 'calls'}-{self._started}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._tokens.put(None)
+
+    def _run(self) -> None:
+        calls, tokens = self.calls, self._tokens
+        while True:
+            with self._lock:
+                self._idle += 1
+            tokens.get()
+            with self._lock:
+                self._idle -= 1
+            try:
+                peer, task = calls.popleft()
+            except IndexError:
+                continue
+            self._owner.run_call(peer, task)
+            self._owner.send_results(more=bool(calls))
+            del peer, task
+
+
+async def _as_async(generator: Any) -> Any:
+    """A plain generator inside an event loop: others get their turn between its items."""
+    try:
+        for value in generator:
+            yield value
+            await asyncio.sleep(0)
+    finally:
+        generator.close()
+
+
+def _remove(calls: deque[Call], call: Call) -> bool:
+    """False if it has just been started by another thread."""
+    try:
+        calls.remove(call)
+    except ValueError:
+        return False
+    return True

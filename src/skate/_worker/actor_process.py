@@ -1,0 +1,161 @@
+"""A worker that has become an actor: the instance, and how calls of its methods are run.
+
+    callers ──Tasks──▶ run queue ──▶ main thread, one by one                       a plain actor
+                    └▶ places     ──▶ event loop or threads, several at a time      async, max_concurrency, groups
+
+A plain actor uses the executor as it is: its methods are functions with a name instead of an id.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from skate._core.task import Death, Result, ResultExtra, Task
+from skate._object_ref import collecting_refs
+from skate._serialize.failures import failure_of
+from skate._wire import messages as m
+from skate.exceptions import AsyncioActorExit
+
+if TYPE_CHECKING:
+    from skate._worker.actor_concurrency import Concurrency
+    from skate._worker.execute import Executor
+    from skate._worker.peers import Peer
+    from skate._worker.runtime import Runtime
+
+
+class ActorExit(BaseException):
+    """Raised by `exit_actor()`: the actor ends. Not an Exception, so that methods do not catch it by accident."""
+
+
+#: What ends an actor from within.
+EXITS = (ActorExit, AsyncioActorExit)
+
+
+class ActorProcess:
+    def __init__(self, runtime: Runtime, executor: Executor, start: m.StartActor) -> None:
+        self._runtime = runtime
+        self._executor = executor
+        self.start = start
+        self.instance: Any = None
+        #: Calls run several at a time.
+        self.concurrency: Concurrency | None = None
+
+    @property
+    def id(self) -> bytes:
+        return self.start.create.actor
+
+    @property
+    def name(self) -> str:
+        return self.start.info.name
+
+    @property
+    def is_restarted(self) -> bool:
+        return self.start.life > 1
+
+    # -- birth: in the main thread -------------------------------------------------------------------------------------
+
+    def create(self) -> bool:
+        """Run __init__; whether there is an actor now."""
+        create = self.start.create
+        creation, runtime = create.creation, self._runtime
+        extra = creation.extra
+        assert extra is not None
+        try:
+            with runtime.lock:
+                self._executor.define(create.define, self.start.owner)
+            runtime.context.enter(creation.id, creation.fn, creation.depth + 1, self.start.life - 1)
+            cls = self._executor.functions.load(creation.fn)
+            args, kwargs = self._executor.load_arguments(creation, extra)
+            self.instance = cls(*args, **kwargs)
+            del args, kwargs
+        except EXITS:
+            self._end(Death("exit", "its __init__ called skate.exit_actor()."))
+            return False
+        except BaseException as error:  # noqa: BLE001 - whatever __init__ raises, callers are told
+            name = f"{self.start.info.class_name}.__init__"
+            with collecting_refs():
+                failure = failure_of(error, function_name=name, pid=runtime.pid)
+            error.__traceback__ = None
+            self._end(Death("init", f"its __init__ raised {type(error).__name__}.", failure=failure))
+            return False
+        self._keep_references(extra.refs)
+        settings = create.settings
+        if settings.is_async or settings.max_concurrency > 1 or settings.groups:
+            from skate._worker.actor_concurrency import AsyncCalls, ThreadedCalls
+
+            runtime.context.enter(creation.id, creation.fn, creation.depth + 1, self.start.life)
+            kind = AsyncCalls if settings.is_async else ThreadedCalls
+            self.concurrency = kind(runtime, self._executor, self)
+        self._executor.functions.serve(self.method)
+        runtime.send(m.ActorStarted())
+        return True
+
+    def _keep_references(self, refs: list[Any]) -> None:
+        """References inside the arguments that the instance holds are ours now: their owners must know before the
+        creator lets go."""
+        runtime = self._runtime
+        with runtime.lock:
+            runtime._housekeeping()
+            requests = [
+                runtime.borrowing.register([ref.id], ref.owner)
+                for ref in refs
+                if ref.id in runtime.table.entries and ref.owner != runtime.process_id
+            ]
+        runtime.loop.wait(lambda: all(runtime.borrowing.answered(request) for request in requests))
+
+    def method(self, fn: bytes) -> tuple[str, Callable[..., Any]]:
+        """The name for logs, and what to call."""
+        name = fn.decode()
+        if name in BUILT_IN:
+            return name, BUILT_IN[name].__get__(self)
+        return f"{self.start.info.class_name}.{name}", getattr(self.instance, name)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def exit(self) -> None:
+        self._end(Death("exit", "it called skate.exit_actor()."))
+
+    def _end(self, death: Death) -> None:
+        self._runtime.send(m.ActorEnded(death))
+        self._executor.retire()
+
+    def say_farewell(self) -> None:
+        """The end of the program, as far as the instance can see: it is let go, and exit handlers run."""
+        self._executor.functions.serve_nobody()
+        self.instance = None
+        gc.collect()
+        with contextlib.suppress(Exception):  # they are printed by Python
+            atexit._run_exitfuncs()
+
+    # -- methods that every actor has ----------------------------------------------------------------------------------
+
+    def _ready(self) -> bool:
+        return True
+
+    def _terminate(self) -> None:
+        raise ActorExit
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(self.instance, *args, **kwargs)
+
+    def cancelled(self, task: Task) -> Result:
+        from skate._core.task import Failure
+
+        return Result(task.id, Failure(b""), ResultExtra(cancelled=True))
+
+    def cancel(self, peer: Peer, message: m.Cancel) -> None:
+        """A call that runs several at a time; plain actors leave this to the executor."""
+        if self.concurrency is not None:
+            self.concurrency.cancel(peer, message.id)
+
+
+#: Ray's names for them, and ours.
+BUILT_IN: dict[str, Callable[..., Any]] = {
+    "__ray_ready__": ActorProcess._ready,
+    "__ray_terminate__": ActorProcess._terminate,
+    "__ray_call__": ActorProcess._call,
+}

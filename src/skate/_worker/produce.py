@@ -1,0 +1,111 @@
+"""The producer's side of generators: a task or a method that yields. The consumer's side is `streams.py`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ids import return_id
+from skate._core.task import Extra, RefInfo, Result, ResultExtra, Task
+from skate._serialize.values import NONE
+from skate._wire import messages as m
+from skate._worker.peers import Peer
+
+if TYPE_CHECKING:
+    from skate._worker.execute import Executor
+    from skate._worker.runtime import Runtime
+
+
+class Producer:
+    def __init__(self, runtime: Runtime, executor: Executor) -> None:
+        self._runtime = runtime
+        self._executor = executor
+        #: Of each generator that runs: how many items its consumer has taken.
+        self._consumed: dict[bytes, int] = {}
+        self._closed: set[bytes] = set()
+        #: Called, by whoever reads, when the consumer of a generator took something or is gone.
+        self.on_news: Callable[[bytes], None] = lambda id: None
+
+    # -- messages: with the runtime's lock held ------------------------------------------------------------------------
+
+    def on_consumed(self, peer: Peer, message: m.Consumed) -> None:
+        if message.id in self._consumed:
+            self._consumed[message.id] = message.count
+            self.on_news(message.id)
+
+    def close(self, id: bytes) -> bool:
+        """Nobody listens; whether that generator runs."""
+        if id not in self._consumed:
+            return False
+        self._closed.add(id)
+        self.on_news(id)
+        return True
+
+    # -- streaming -----------------------------------------------------------------------------------------------------
+
+    def begin(self, id: bytes, extra: Extra) -> None:
+        self._consumed[id] = extra.skip
+
+    def end(self, id: bytes) -> None:
+        del self._consumed[id]
+        self._closed.discard(id)
+
+    def is_closed(self, id: bytes) -> bool:
+        return id in self._closed
+
+    def send_item(self, peer: Peer, task: Task, extra: Extra, index: int, value: Any) -> None:
+        if index <= extra.skip:
+            return  # an earlier attempt delivered it
+        item = return_id(task.id, index)
+        data, refs = self._executor.store_value(peer, item, value)
+        inside = [RefInfo(ref._id, ref._owner) for ref in refs]
+        if inside:
+            self._executor.settle(peer, [], inside)
+        peer.send(m.Yielded(item, data, inside))
+
+    def may_yield(self, id: bytes, made: int, ahead: int) -> bool:
+        """The consumer has taken enough for another item, or does not want any."""
+        return made - self._consumed[id] < ahead or id in self._closed
+
+    def result(self, peer: Peer, task: Task, extra: Extra, items: int) -> Result:
+        kept = self._executor.settle(peer, extra.refs, []) if extra.refs else []
+        return Result(task.id, NONE, ResultExtra(kept=kept, items=items))
+
+    def stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
+        """Send items as they are made, not further ahead of the consumer than allowed."""
+        id = task.id
+        self.begin(id, extra)
+        index = 0
+        try:
+            for value in generator:
+                index += 1
+                self.send_item(peer, task, extra, index, value)
+                del value
+                if not self.may_yield(id, index, extra.ahead):
+                    self._runtime.block_until(functools.partial(self.may_yield, id, index, extra.ahead), None)
+                if id in self._closed:
+                    generator.close()
+                    break
+        finally:
+            self.end(id)
+        return self.result(peer, task, extra, index)
+
+    # -- num_returns="dynamic" -----------------------------------------------------------------------------------------
+
+    def dynamic(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
+        """All items become returns of the task; its value is a generator of references to them."""
+        from skate._streaming import DynamicObjectRefGenerator
+
+        stored: list[Any] = []
+        contained: list[list[RefInfo]] = []
+        for index, value in enumerate(generator, start=1):
+            data, refs = self._executor.store_value(peer, return_id(task.id, index), value)
+            stored.append(data)
+            contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
+        ids = [return_id(task.id, index + 1) for index in range(len(stored))]
+        first = DynamicObjectRefGenerator.serialized(ids, peer.process_id)
+        contained.insert(0, [RefInfo(id, peer.process_id) for id in ids])
+        returned = [ref for refs in contained[1:] for ref in refs]
+        kept = self._executor.settle(peer, extra.refs, returned) if extra.refs or returned else []
+        return Result(task.id, first, ResultExtra(more=stored, contained=contained, kept=kept))

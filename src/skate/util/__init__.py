@@ -1,0 +1,77 @@
+"""What is built on Skate as any user could build it: pools, a queue, an executor, helpers for results.
+
+    >>> from skate.util import ActorPool, Executor
+    >>> from skate.util.queue import Queue
+    >>> from skate.util.multiprocessing import Pool
+
+Importing this package loads none of them: each comes with its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skate._actor import list_named_actors
+    from skate.util.actor_pool import ActorPool
+    from skate.util.executor import Executor
+    from skate.util.results import as_completed, map_unordered
+
+__all__ = [
+    "ActorPool",
+    "Executor",
+    "as_completed",
+    "get_node_ip_address",
+    "list_named_actors",
+    "map_unordered",
+]
+
+_HOMES = {
+    "ActorPool": "skate.util.actor_pool",
+    "Executor": "skate.util.executor",
+    "as_completed": "skate.util.results",
+    "map_unordered": "skate.util.results",
+}
+
+
+def get_node_ip_address() -> str:
+    """The address by which other machines reach this one; 127.0.0.1 if it has no network.
+
+    >>> skate.util.get_node_ip_address()
+    '10.0.0.7'
+    """
+    import socket
+
+    # Nothing is sent: connecting a datagram socket only asks the kernel which interface it would use.
+    for family, target, loopback in (
+        (socket.AF_INET, "192.0.2.1", "127.0.0.1"),
+        (socket.AF_INET6, "2001:db8::1", "::1"),
+    ):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))
+                address: str = probe.getsockname()[0]
+                if address != loopback:
+                    return address
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "list_named_actors":
+        from skate._actor import list_named_actors
+
+        found: Any = list_named_actors
+    elif name in _HOMES:
+        import importlib
+
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}.")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
