@@ -15,12 +15,12 @@ from skate._node.main import NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
-from skate._worker.driver import LocalNode
+from skate._worker.driver import JoinedNode, LocalNode, Node
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_node: LocalNode | None = None
+_node: Node | None = None
 _lock = threading.RLock()
 _settings: dict[str, Any] = {}
 STORE_BYTES_LEAST = 8 << 20
@@ -79,6 +79,9 @@ def init(
         >>> with skate.init():          # shuts down at the end of the block
         ...     skate.get(f.remote())
 
+    address: by default, or with "local", a node is started here, which ends with this program unless it has detached
+    actors; "auto" joins the newest node that is still there because it has some, and the "address" that `init`
+    returned there joins that one.
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
     needed. spill_directory: where objects go that do not fit; by default the directory for temporary files.
@@ -131,7 +134,10 @@ def init(
         _settings.clear()
         _settings.update(namespace=namespace or "", runtime_env=checked.runtime_env)
         env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
-        _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace or "")
+        if address not in (None, "local"):
+            _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace or "")
+        else:
+            _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace or "")
         runtime = _node.runtime
         runtime.settings = dict(_settings)
         current.set_runtime(runtime)
@@ -155,10 +161,17 @@ def _check_init(
     logging_level: Any,
     ignored: dict[str, Any],
 ) -> None:
-    if address not in (None, "local"):
+    if address not in (None, "local", "auto") and not str(address).startswith("skate-"):
         raise ValueError(
-            f"address={address!r}: this version runs on one machine; leave address out (or 'local') to start it here."
+            f"address={address!r}: this version runs on one machine; leave address out (or 'local') to start it here, "
+            "or pass 'auto' to join a node that has detached actors."
         )
+    if address not in (None, "local"):
+        for name, value in (
+            ("num_cpus", num_cpus), ("num_gpus", num_gpus), ("object_store_memory", object_store_memory)
+        ):  # fmt: skip
+            if value is not None:
+                raise ValueError(f"init({name}={value!r}, {address=}): what the node has was decided by its start.")
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if value is not None and not (_is_number(value) and 0 <= value < math.inf):
             raise ValueError(f"init({name}={value!r}): it may be a number, 0 or more.")
@@ -202,6 +215,7 @@ def _info() -> RuntimeInfo:
         node_id=runtime.welcome.node_id.hex(),
         job_id=runtime.welcome.job_id.hex(),
         namespace=_settings.get("namespace", ""),
+        address=runtime.welcome.address,
         resources=dict(runtime.welcome.resources),
     )
 

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
 
         class Remote(_Base, Protocol[C]):
             @property
-            def __class__(self) -> type[C]: ...
+            def __class__(self) -> type[C]:
+                raise AttributeError  # a body, so that classes that inherit from it are not abstract
 
         Decorated: TypeAlias = type[Remote[C]]

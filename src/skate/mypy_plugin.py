@@ -80,6 +80,9 @@ ITERATORS = ("typing.Generator", "typing.Iterator", "typing.AsyncGenerator", "ty
 ITERABLES = (*ITERATORS, "typing.Iterable", "typing.AsyncIterable")
 COROUTINES = ("typing.Coroutine", "types.CoroutineType")
 
+#: Metaclasses that ours can stand in for.
+PLAIN_METACLASSES = ("builtins.type", "abc.ABCMeta", REMOTE_META)
+
 #: Under this name a class keeps {method: num_returns} in mypy's cache, which has no decorators.
 NUM_RETURNS = "skate.num_returns"
 
@@ -127,7 +130,7 @@ class SkatePlugin(Plugin):
 
     def is_remote_class(self, fullname: str) -> bool:
         found = self.lookup_fully_qualified(fullname)
-        return found is not None and isinstance(found.node, TypeInfo) and has_our_metaclass(found.node)
+        return found is not None and isinstance(found.node, TypeInfo) and REMOTE in found.node.metadata
 
     def instance(self, fullname: str, *args: Type) -> Instance:
         """A type of Skate."""
@@ -141,13 +144,19 @@ class SkatePlugin(Plugin):
     def remote_of_class(self, ctx: AttributeContext) -> Type:
         """The type of `C.remote`."""
         constructor = constructor_of(ctx.type, ctx.api)
-        return ctx.default_attr_type if constructor is None else self.creating(constructor, ctx.api)
+        if constructor is None:
+            return ctx.default_attr_type
+        if REMOTE not in constructor.type_object().metadata:  # it inherits from one that is remote
+            return has_no_attribute("remote", constructor, ctx)
+        return self.creating(constructor, ctx.api)
 
     def options_of_class(self, ctx: AttributeContext) -> Type:
         """The type of `C.options`, which returns the class with other options."""
         constructor = constructor_of(ctx.type, ctx.api)
         if constructor is None:
             return ctx.default_attr_type
+        if REMOTE not in constructor.type_object().metadata:
+            return has_no_attribute("options", constructor, ctx)
         made = fill_typevars_with_any(constructor.type_object())
         function = ctx.api.named_generic_type("builtins.function", [])
         return CallableType([ANY], [ARG_STAR2], ["options"], self.instance(ACTOR_CLASS, made), function, "options")
@@ -160,14 +169,14 @@ class SkatePlugin(Plugin):
 
     def creating(self, constructor: FunctionLike, api: CheckerPluginInterface) -> FunctionLike:
         """What makes actors where `constructor` makes instances."""
-        items = [
+        items: list[CallableType] = [
             item.copy_modified(
                 arg_types=self.or_references(item),
                 ret_type=self.instance(ACTOR, item.ret_type),
                 fallback=api.named_generic_type("builtins.function", []),
                 name=f"remote of {item.name}" if item.name else "remote",
             )
-            for item in constructor.items
+            for item in (each.with_unpacked_kwargs() for each in constructor.items)
         ]
         return items[0] if len(items) == 1 else Overloaded(items)
 
@@ -200,10 +209,15 @@ class SkatePlugin(Plugin):
         function = get_proper_type(ctx.api.expr_checker.analyze_external_member_access(name, behind, ctx.context))
         if isinstance(function, AnyType):
             return function if found is None else ctx.default_attr_type
-        if not isinstance(function, CallableType) or function.is_ellipsis_args:
+        if not isinstance(function, CallableType):
             return ctx.default_attr_type
+        function = function.with_unpacked_kwargs()
         parameters = Parameters(
-            self.or_references(function), function.arg_kinds, function.arg_names, variables=function.variables
+            self.or_references(function),
+            function.arg_kinds,
+            function.arg_names,
+            variables=function.variables,
+            is_ellipsis_args=function.is_ellipsis_args,
         )
         return self.instance(ACTOR_METHOD, parameters, self.result(function, found, ctx.api))
 
@@ -216,7 +230,8 @@ class SkatePlugin(Plugin):
         items = value.args[0] if isinstance(value, Instance) and value.type.fullname in kinds else None
         if isinstance(value, Instance) and value.type.fullname in COROUTINES:
             value = get_proper_type(value.args[-1])
-        if num_returns == "streaming" or (num_returns is None and (items is not None or yields)):
+        streams = items is not None or (yields and isinstance(value, AnyType))  # not behind @contextmanager
+        if num_returns == "streaming" or (num_returns is None and streams):
             return self.instance(OBJECT_REF_GENERATOR, items or ANY)
         if num_returns is None or num_returns == 1:
             return self.instance(OBJECT_REF, value)
@@ -287,24 +302,22 @@ class SkatePlugin(Plugin):
 
 
 def make_class_remote(ctx: ClassDefContext) -> None:
-    """A class that is decorated gets our metaclass, unless it has one of its own making. Its subclasses do not."""
+    """A class that is decorated gets our metaclass, unless it has one of its own making."""
     info = ctx.cls.info
+    info.metadata[REMOTE] = {}
     ours = ctx.api.lookup_fully_qualified_or_none(REMOTE_META)
-    if info.metaclass_type is not None and info.metaclass_type.type.fullname not in ("builtins.type", "abc.ABCMeta"):
+    if info.metaclass_type is not None and info.metaclass_type.type.fullname not in PLAIN_METACLASSES:
         info.meta_fallback_to_any = True
     elif ours is not None and isinstance(ours.node, TypeInfo):
-        info.metaclass_type = Instance(ours.node, [])
-
-
-def has_our_metaclass(info: TypeInfo) -> bool:
-    return info.metaclass_type is not None and info.metaclass_type.type.fullname == REMOTE_META
+        info.declared_metaclass = info.metaclass_type = Instance(ours.node, [])
 
 
 def refuse_direct_call(ctx: FunctionContext) -> Type:
-    made = get_proper_type(ctx.default_return_type)
-    name = made.type.name if isinstance(made, Instance) else "it"
-    hint = f"{name}.remote(...) makes an actor"
-    ctx.api.fail(f'"{name}" is a remote class and cannot be called directly: {hint}', ctx.context, code=OPERATOR)
+    callee = ctx.context.callee if isinstance(ctx.context, CallExpr) else None
+    if isinstance(callee, RefExpr) and isinstance(callee.node, TypeInfo):  # not `cls()` in a class method
+        name = callee.node.name
+        hint = f"{name}.remote(...) makes an actor"
+        ctx.api.fail(f'"{name}" is a remote class and cannot be called directly: {hint}', ctx.context, code=OPERATOR)
     return ctx.default_return_type
 
 
@@ -315,9 +328,13 @@ def attribute_of_class(name: str, ctx: AttributeContext) -> Type:
     if made is not None:
         return ctx.api.expr_checker.analyze_external_member_access(name, TypeType(made), ctx.context)
     if isinstance(ctx.type, FunctionLike) and ctx.type.is_type_obj():  # mypy did not find it in the class
-        missing = f'"type[{ctx.type.type_object().name}]" has no attribute "{name}"'
-        ctx.api.fail(missing, ctx.context, code=ATTR_DEFINED)
+        return has_no_attribute(name, ctx.type, ctx)
     return ctx.default_attr_type
+
+
+def has_no_attribute(name: str, cls: FunctionLike, ctx: AttributeContext) -> Type:
+    ctx.api.fail(f'"type[{cls.type_object().name}]" has no attribute "{name}"', ctx.context, code=ATTR_DEFINED)
+    return AnyType(TypeOfAny.from_error)
 
 
 def class_behind(actor_class: ProperType) -> Instance | None:

@@ -26,6 +26,8 @@ class Actors:
 
     def on_register(self, process: Process, message: wire.RegisterActor) -> None:
         answer: dict[str, Any] = {"taken": False}
+        if message.info.detached:
+            self._daemon.open_lobby()
         try:
             self._do(self.table.register(message.actor, process.id, message.info))
         except core.NameTaken as error:
@@ -135,6 +137,9 @@ class Actors:
             death = Death("owner", "the process that created it is gone, or it is dead for so long that nobody knows.")
             return wire.ActorState(id, core.DEAD, 0, b"", death)
         return wire.ActorState(id, actor.state, actor.lives, actor.worker, actor.death)
+
+    def has_detached(self) -> bool:
+        return any(actor.info.detached and actor.state != core.DEAD for actor in self.table.actors.values())
 
     # -- looking inside -----------------------------------------------------------------------------------------------
 

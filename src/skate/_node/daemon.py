@@ -14,7 +14,8 @@ Everything runs in one thread, on one event loop; with nothing to do it sleeps i
 A worker's end has one order of things, in `on_worker_exited`: hear what it still said, note what it printed last and
 which task it was in, take back its memory, tell its peers that it is gone, and only then let the scheduler go on.
 
-The daemon ends when its driver does (its channel ends, or the process is gone) or says so. It takes everything along.
+The daemon ends when its driver does (its channel ends, or the process is gone) or says so, and takes everything along;
+except for detached actors: while there are any the node stays, and other drivers can join it (`lobby.py`).
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id
-from skate._core.policy_memory import Candidate, choose_victim, explain
 from skate._core.resources import to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._node.actors import Actors
 from skate._node.inquiries import Inquiries
+from skate._node.lobby import Lobby, lobby_name
 from skate._node.logs import PARTIAL_LINE_S, LastLines, LogQueue, Stream
 from skate._node.loop import EventLoop, Timer
-from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
+from skate._node.memory_monitor import MemoryMonitor
+from skate._node.memory_watch import MemoryWatch
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
@@ -51,9 +53,6 @@ if TYPE_CHECKING:
 
 #: How long a worker may take to stop when it is told to.
 STOP_TIMEOUT_S = 0.05
-#: How often memory is looked at while there are leases; and how long a kill is given to show in it.
-MEMORY_PERIOD_S = 0.25
-MEMORY_KILL_PAUSE_S = 1.0
 #: A worker whose control channel ended is killed if it is still there after this time.
 EXIT_GRACE_S = 0.2
 #: Bytes read from a pipe at a time, and at most when its worker is dead (its children may hold the pipe open).
@@ -83,6 +82,8 @@ class Process:
         self.streams: list[Stream] = []
         self.last_lines = LastLines()
         self.partial_timer: Timer | None = None
+        #: Of the job that it works for.
+        self.namespace = ""
 
 
 class Daemon:
@@ -129,11 +130,9 @@ class Daemon:
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
         self.pool.adopt_zygote(zygote_pid, zygote_sock)
-        self._monitor: MemoryMonitor | None = None
-        self._namespace = ""
-        self._memory_timer: Timer | None = None
-        #: Workers killed for memory and not buried yet: what was in use of how much, and by whom.
-        self._memory_kills: dict[bytes, tuple[int, int, list[tuple[str, int, int]]]] = {}
+        self._memory = MemoryWatch(self)
+        self._address = lobby_name(self.node_id)
+        self._lobby: Lobby | None = None
         self._ended = False
         self._add_driver(socket.socket(fileno=config.control_fd))
 
@@ -157,6 +156,8 @@ class Daemon:
             self.loop.run_once(min((deadline for deadline in deadlines if deadline is not None), default=None))
             self._act_on_deadlines(time.monotonic())
             self._send_logs()
+            if self._lobby is not None and not self._is_needed():
+                self._ended = True
         self._end()
 
     def _act_on_deadlines(self, now: float) -> None:
@@ -192,6 +193,12 @@ class Daemon:
         process = Process(new_process_id(), Channel(sock, name="driver"))
         self._add(process, pid=0)
 
+    def open_lobby(self) -> None:
+        """Others than the first driver may need this node one day."""
+        if self._lobby is None:
+            self._lobby = Lobby(self._address, self._add_driver)
+            self.loop.watch(self._lobby.sock.fileno(), self._lobby.on_readable)
+
     def on_worker_created(self, worker: PooledWorker) -> None:
         process = Process(worker.process_id, worker.channel, worker)
         process.streams = [Stream(is_error=False), Stream(is_error=True)]
@@ -209,8 +216,7 @@ class Daemon:
             raise ValueError("hello was said before, or by the wrong kind of process")
         process.ready = True
         self.pids[process.id] = message.pid
-        if process.worker is None:
-            self._namespace = message.namespace
+        process.namespace = message.namespace
         if process.worker is not None:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:
@@ -223,7 +229,8 @@ class Daemon:
                 self.config.object_store_memory,
                 to_floats(self.total),
                 os.getpid(),
-                self._namespace,
+                process.namespace,
+                self._address,
             ),
             (self.store.fd,) if process.worker is None else (),
         )
@@ -316,7 +323,7 @@ class Daemon:
 
     def _on_shutdown(self, process: Process, message: wire.Shutdown) -> None:
         if process.worker is None:
-            self._ended = True
+            self._on_driver_gone(process)
 
     def _on_demand(self, process: Process, message: wire.LeaseDemand) -> None:
         self.post(
@@ -365,15 +372,25 @@ class Daemon:
         self.pool.start(command.env)
 
     def _do_grant_lease(self, command: leases.GrantLease) -> None:
-        self.send(command.worker, wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids))
+        namespace = self._namespace_of(command.process)
+        started = wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids, namespace)
+        self.processes[command.worker].namespace = namespace
+        self.send(command.worker, started)
         if command.process in self.actors.table.actors:
             self.actors.on_granted(command)
         else:
             self.switchboard.connect(command.process, command.worker)
             granted = wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
             self.send(command.process, granted)
-        if self._memory_timer is None and self.config.memory_threshold < 1:
-            self._memory_timer = self.loop.call_at(time.monotonic() + MEMORY_PERIOD_S, self._check_memory)
+        self._memory.begin()
+
+    def _namespace_of(self, owner: bytes) -> str:
+        """Of the job that a lease is for: that of the process that asks, or of the actor."""
+        actor = self.actors.table.actors.get(owner)
+        if actor is not None and actor.owner not in self.processes:
+            return actor.info.namespace
+        process = self.processes.get(owner if actor is None else actor.owner)
+        return process.namespace if process is not None else ""
 
     def _do_ask_reclaim(self, command: leases.AskReclaim) -> None:
         self.send(command.process, wire.LeaseReclaim(command.leases))
@@ -476,8 +493,7 @@ class Daemon:
         gone = wire.PeerGone(
             process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
         )
-        if process.id in self._memory_kills:
-            gone.memory_used, gone.memory_total, gone.memory_users = self._memory_kills.pop(process.id)
+        self._memory.explain(gone)
         self.switchboard.on_process_died(gone)
         self.actors.on_process_died(gone)
         self.inquiries.on_process_died(process)
@@ -517,46 +533,32 @@ class Daemon:
         self.post(leases.EnvironmentFailed(env, reason, final))
 
     def _on_driver_gone(self, process: Process) -> None:
-        """Its node ends with it."""
-        self.loop.unwatch(process.pidfd)
-        self._listeners = [(driver, queue) for driver, queue in self._listeners if driver is not process]
-        self._ended = True
-
-    # -- memory -------------------------------------------------------------------------------------------------------
-
-    def _check_memory(self) -> None:
-        if not self.scheduler.leases:
-            self._memory_timer = None
+        """Its node ends with it, unless others need it."""
+        if process.id not in self.processes:
             return
-        if self._monitor is None:
-            self._monitor = MemoryMonitor()
-        pause = MEMORY_PERIOD_S
-        use = self._monitor.read()
-        if use.fraction > self.config.memory_threshold:
-            candidates = [
-                Candidate(
-                    lease.worker,
-                    self.pids[lease.worker],
-                    lease.granted_at,
-                    resident_bytes(self.pids[lease.worker]),
-                    lease.blocked,
-                    lease.retriable,
-                )
-                for lease in self.scheduler.leases.values()
-            ]
-            victim = choose_victim(candidates)
-            if victim is not None:
-                named = {pid: self.describe_process(process_id).split()[0] for process_id, pid in self.pids.items()}
-                users = largest_processes(named, 5)
-                reason = explain(victim, use, self.config.memory_threshold, users)
-                self._memory_kills[victim.process_id] = (
-                    use.used_bytes,
-                    use.total_bytes,
-                    [(name, pid, size) for pid, name, size in users],
-                )
-                self.pool.kill(victim.process_id, reason)
-                pause = MEMORY_KILL_PAUSE_S
-        self._memory_timer = self.loop.call_at(time.monotonic() + pause, self._check_memory)
+        self.loop.unwatch(process.pidfd)
+        if not self._is_needed(without=process):
+            self._ended = True
+            return
+        for driver, queue in self._listeners:
+            if driver is process:
+                self._send_all(driver, queue)
+        self._listeners = [(driver, queue) for driver, queue in self._listeners if driver is not process]
+        self.pool.let_go_of_output()
+        process.channel.send(wire.Goodbye(stays=True))
+        gone = wire.PeerGone(process.id, self.pids[process.id], 0, b"", [], "the driver has ended")
+        self.store.process_died(process.id, time.monotonic())
+        os.close(process.pidfd)
+        self._remove(process)
+        self.switchboard.on_process_died(gone)
+        self.inquiries.on_process_died(process)
+        self.actors.on_process_died(gone)
+        self.post(leases.ProcessDied(process.id))
+
+    def _is_needed(self, without: Process | None = None) -> bool:
+        """Whether somebody is left who needs this node."""
+        drivers = any(process.worker is None and process is not without for process in self.processes.values())
+        return drivers or self.actors.has_detached()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -568,12 +570,16 @@ class Daemon:
                 self._drain(process)
         self.pool.end(deadline)
         for driver, queue in self._listeners:
-            while (logs := queue.take()) is not None:
-                driver.channel.send(logs)
+            self._send_all(driver, queue)
         for process in self.processes.values():
             if process.worker is None:
                 self._take_leave(process.channel)
         self.store.close()
+
+    @staticmethod
+    def _send_all(driver: Process, queue: LogQueue) -> None:
+        while (logs := queue.take()) is not None:
+            driver.channel.send(logs)
 
     def _take_leave(self, channel: Channel) -> None:
         channel.send(wire.Goodbye())

@@ -212,7 +212,10 @@ class WorkerPool:
             self._bury(process, worker, 1)
 
     def _send(
-        self, process: ZygoteProcess, order: zygote.ForkWorker | zygote.Preload, fds: tuple[int, ...] = ()
+        self,
+        process: ZygoteProcess,
+        order: zygote.ForkWorker | zygote.Preload | zygote.LetGo,
+        fds: tuple[int, ...] = (),
     ) -> None:
         """Send an order; its descriptors belong to the pool from here."""
         process.backlog.append((zygote.encode(order), fds))
@@ -337,6 +340,12 @@ class WorkerPool:
         for process in self._zygotes.values():
             if process.ready and modules:
                 self._send(process, zygote.Preload(modules))
+
+    def let_go_of_output(self) -> None:
+        """The terminal of the first driver is not ours any more."""
+        zygote.let_go_of_output()
+        for process in self._zygotes.values():
+            self._send(process, zygote.LetGo())
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,10 @@ class Preload(msgspec.Struct, array_like=True, tag=2):
     modules: list[str]
 
 
+class LetGo(msgspec.Struct, array_like=True, tag=3):
+    """The driver is gone and the node stays: let go of the driver's terminal, or whoever reads from it waits on."""
+
+
 # -- zygote → daemon ----------------------------------------------------------------------------------------------
 
 
@@ -100,7 +104,7 @@ class Failed(msgspec.Struct, array_like=True, tag=14):
     reason: str
 
 
-_decode_order = msgspec.msgpack.Decoder(ForkWorker | Preload).decode
+_decode_order = msgspec.msgpack.Decoder(ForkWorker | Preload | LetGo).decode
 decode_report = msgspec.msgpack.Decoder(Ready | Forked | ForkFailed | Exited | Failed).decode
 encode = msgspec.msgpack.Encoder().encode
 
@@ -223,6 +227,8 @@ class Zygote:
         order = _decode_order(packet)
         if isinstance(order, ForkWorker):
             self._fork(order, fds)
+        elif isinstance(order, LetGo):
+            let_go_of_output()
         else:
             self._preload(order)
 
@@ -277,6 +283,14 @@ class Zygote:
             for pid in self._children:
                 kill_group(pid)
         os._exit(0)
+
+
+def let_go_of_output() -> None:
+    """What this process writes has no reader any more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 def kill_group(pid: int) -> None:

@@ -64,6 +64,8 @@ class Welcome(Message, tag=2):
     resources: dict[str, float]
     daemon_pid: int
     namespace: str = ""
+    #: Of the node, for other drivers that may join it.
+    address: str = ""
 
 
 class Connect(Message, tag=3):
@@ -115,11 +117,15 @@ class Retire(Message, tag=7):
 
 
 class Shutdown(Message, tag=8):
-    """Driver → daemon: end everything now. The daemon flushes the log lines it has, sends Goodbye and exits."""
+    """Driver → daemon: end everything of mine. The daemon flushes the log lines it has, sends Goodbye and exits, unless
+    detached actors or other drivers need the node."""
 
 
 class Goodbye(Message, tag=9):
     """Daemon → driver, its last message."""
+
+    #: The node goes on without this driver: detached actors live there, or another driver does.
+    stays: bool = False
 
 
 class Logs(Message, tag=10):
@@ -228,6 +234,8 @@ class LeaseStarted(Message, tag=25):
     owner: bytes
     resources: dict[str, float]
     gpu_ids: list[int]
+    #: Of the job that you work for.
+    namespace: str = ""
 
 
 class Blocked(Message, tag=26):

@@ -1,4 +1,4 @@
-"""How a driver starts a node daemon of its own and joins it.
+"""How a driver starts a node daemon of its own, or joins one that is there.
 
 The daemon takes longer to start than anything else, so it is started first: this module imports only what that needs,
 and the runtime is imported while the daemon boots on another core.
@@ -23,21 +23,17 @@ START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 0.5
 
 
-class LocalNode:
-    """A node daemon that this driver started, and the runtime that is connected to it."""
+class Node:
+    """A node, and the runtime of this driver that is connected to it."""
 
-    def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str], namespace: str) -> None:
-        ours, theirs = socket.socketpair()
-        config.control_fd = theirs.fileno()
-        self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
-        theirs.close()
+    def __init__(self, sock: socket.socket, *, log_to_driver: bool, namespace: str) -> None:
         # What the runtime and the first task need.
         import skate._serialize.errors
         import skate._serialize.pickler  # noqa: F401
         from skate._worker.logs import LogPrinter
         from skate._worker.runtime import Runtime
 
-        self.runtime = Runtime(ours)
+        self.runtime = Runtime(sock)
         self.runtime.daemon_exit_code = self._exit_code
         self._printer = LogPrinter(self.runtime.loop)
         if log_to_driver:
@@ -59,16 +55,45 @@ class LocalNode:
             raise
 
     def _exit_code(self) -> int | None:
-        """Its socket has ended, so it is dead or about to be."""
+        """How the daemon ended, if that is known."""
+        return None
+
+    def close(self) -> None:
+        """End the runtime."""
+        self.runtime.close()
+        self._printer.flush()
+
+
+class JoinedNode(Node):
+    """A node that somebody else has started and that can be joined."""
+
+    def __init__(self, address: str, *, log_to_driver: bool, namespace: str) -> None:
+        super().__init__(_enter(address), log_to_driver=log_to_driver, namespace=namespace)
+
+
+class LocalNode(Node):
+    """A node that this driver has started."""
+
+    def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str], namespace: str) -> None:
+        ours, theirs = socket.socketpair()
+        config.control_fd = theirs.fileno()
+        self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
+        theirs.close()
+        super().__init__(ours, log_to_driver=log_to_driver, namespace=namespace)
+
+    def _exit_code(self) -> int | None:
+        # Its socket has ended, so it is dead or about to be.
         try:
             return self.process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return None
 
     def close(self) -> None:
-        """End the runtime, then make sure that the daemon is gone."""
-        self.runtime.close()
-        self._printer.flush()
+        """End the runtime, then make sure that the daemon is gone, unless it is still needed."""
+        super().close()
+        if self.runtime.node_stays:
+            self.process.returncode = 0  # it is on its own now: nobody waits for it
+            return
         deadline = time.monotonic() + 2.0
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
@@ -78,6 +103,21 @@ class LocalNode:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+def _enter(address: str) -> socket.socket:
+    from skate._node.lobby import enter, open_nodes
+
+    for name in open_nodes() if address == "auto" else [address]:
+        try:
+            return enter(name)
+        except OSError:
+            continue  # it has just ended
+    raise ConnectionError(
+        f"init(address={address!r}): there is no running node of this user to join.\n"
+        "  why:  a node ends with its driver, unless it has detached actors.\n"
+        "  next: leave the address out to start a node."
+    )
 
 
 def _spawn(config: NodeConfig, control_fd: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:

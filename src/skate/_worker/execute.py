@@ -258,6 +258,7 @@ class Executor:
     def on_control(self, message: m.AnyMessage) -> None:
         if isinstance(message, m.LeaseStarted):
             self.resources = message.resources
+            self._runtime.welcome.namespace = message.namespace
             if self.gpu_ids or message.gpu_ids:
                 # The node counts its GPUs from 0; the driver may have been given some of the machine's by number.
                 self.gpu_ids = [self._visible_gpus[i] if i < len(self._visible_gpus) else i for i in message.gpu_ids]

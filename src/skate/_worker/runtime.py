@@ -110,6 +110,8 @@ class Runtime:
         self.daemon_exit_code: Callable[[], int | None] = lambda: None
         self.on_logs: Callable[[list[m.Line]], None] = lambda lines: None
         self._said_goodbye = False
+        #: The node goes on without this driver.
+        self.node_stays = False
         #: Messages with lines that workers printed.
         self._logs_heard = 0
         self.futures = Futures(self)
@@ -281,6 +283,7 @@ class Runtime:
                 self._on_welcome(message)
             case m.Goodbye():
                 self._said_goodbye = True
+                self.node_stays = message.stays
             case _:
                 if self.executor is not None:
                     self.executor.on_control(message)

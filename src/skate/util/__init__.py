@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skate._actor import list_named_actors
+    from skate.actor import list_named_actors
     from skate.util.actor_pool import ActorPool
     from skate.util.executor import Executor
     from skate.util.results import as_completed, map_unordered
@@ -60,7 +60,7 @@ def get_node_ip_address() -> str:
 
 def __getattr__(name: str) -> Any:
     if name == "list_named_actors":
-        from skate._actor import list_named_actors
+        from skate.actor import list_named_actors
 
         found: Any = list_named_actors
     elif name in _HOMES:

@@ -64,11 +64,10 @@ class RemoteTraceback(Exception):
 
 
 class Answer(NamedTuple):
-    """What a worker did: the values of the calls up to the first error, and that error with its traceback."""
+    """What a worker did: the values of the calls up to the first error, and that error."""
 
     values: list[Any]
     error: Exception | None
-    traceback: str
 
 
 class Worker:
@@ -84,7 +83,8 @@ class Worker:
 
     def run(
         self, function: Callable[..., Any] | None, calls: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]
-    ) -> Answer:
+    ) -> tuple[list[Any], Exception | None, str]:
+        """What makes an Answer, as a plain tuple: that is pickled faster."""
         if function is not None:
             self._function = function
         function = self._function
@@ -99,8 +99,8 @@ class Worker:
             inside = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without this frame
             text = "".join(traceback.format_exception(type(error), error, inside))
             error.__traceback__ = None
-            return Answer(values, error, text)
-        return Answer(values, None, "")
+            return values, error, text
+        return values, None, ""
 
 
 RemoteWorker = skate.remote(Worker)
@@ -225,10 +225,8 @@ class Crew:
         with self._lock:
             if self.broken is None and not self.is_current:
                 self._break(NotInitializedError(_GONE))
-            if self.broken is not None:
-                self._tell(_News(None, job, None, self.broken))
-            elif self._terminated:
-                self._tell(_News(None, job, None, _terminated()))
+            if (error := self.final_error) is not None:
+                self._tell(_News(None, job, None, error))
             else:
                 self._waiting.append(job)
                 self._assign()
@@ -276,6 +274,16 @@ class Crew:
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are jobs that are not done."""
+        return bool(self._waiting or self._running or self._holds)
+
+    @property
+    def final_error(self) -> BaseException | None:
+        """What every further job fails with; None while the crew takes jobs."""
+        return self.broken or (_terminated() if self._terminated else None)
 
     @property
     def is_current(self) -> bool:
@@ -346,7 +354,7 @@ class Crew:
                 self._tell(_News(None, self._waiting.popleft(), None, self.broken))
 
     def _end_if_done(self) -> None:
-        if not self._is_closed or self._waiting or self._running or self._holds:
+        if not self._is_closed or self._waiting or self._running or (self._holds and not self._terminated):
             return
         members, self._members = self._members, set()
         self._idle.clear()
@@ -408,7 +416,7 @@ class Crew:
             if job is not None and error is not None:
                 job.fail(error)
             elif job is not None:
-                job.succeed(_with_cause(value))
+                job.succeed(_answer(*value))
         finally:
             with self._lock:
                 self._expected -= 1
@@ -444,11 +452,11 @@ class Crew:
         return error
 
 
-def _with_cause(answer: Answer) -> Answer:
+def _answer(values: list[Any], error: Exception | None, text: str) -> Answer:
     """The error as it was, with the traceback of where it was raised as its cause."""
-    if answer.error is not None:
-        answer.error.__cause__ = RemoteTraceback(answer.traceback)
-    return answer
+    if error is not None:
+        error.__cause__ = RemoteTraceback(text)
+    return Answer(values, error)
 
 
 def _terminated() -> TaskCancelledError:

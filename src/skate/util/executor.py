@@ -6,6 +6,7 @@ import atexit
 import itertools
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from typing import Any, ParamSpec, TypeVar
@@ -22,8 +23,15 @@ _open: weakref.WeakSet[Crew] = weakref.WeakSet()
 class _FutureJob(Job):
     """A call whose outcome goes to a future of the standard library."""
 
-    def __init__(self, future: futures.Future[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        super().__init__(function, [args], kwargs)
+    def __init__(
+        self,
+        future: futures.Future[Any],
+        function: Callable[..., Any],
+        calls: list[tuple[Any, ...]],
+        kwargs: dict[str, Any] | None = None,
+        token: object = None,
+    ) -> None:
+        super().__init__(function, calls, kwargs, token)
         self.future = future
 
     def begin(self) -> bool:
@@ -33,7 +41,10 @@ class _FutureJob(Job):
         if answer.error is not None:
             self.future.set_exception(answer.error)
         else:
-            self.future.set_result(answer.values[0])
+            self.future.set_result(self.result(answer.values))
+
+    def result(self, values: list[Any]) -> Any:
+        return values[0]
 
     def fail(self, error: BaseException) -> None:
         if self.future.running() or self.future.set_running_or_notify_cancel():
@@ -42,6 +53,13 @@ class _FutureJob(Job):
     def cancel(self) -> None:
         if self.future.cancel():
             self.future.set_running_or_notify_cancel()
+
+
+class _ChunkJob(_FutureJob):
+    """Several calls, whose values are one result."""
+
+    def result(self, values: list[Any]) -> Any:
+        return values
 
 
 class Executor(futures.Executor):
@@ -90,13 +108,15 @@ class Executor(futures.Executor):
 
         >>> executor.submit(pow, 2, 10).result()
         """
+        return self._submit(_FutureJob(futures.Future(), fn, [args], kwargs))
+
+    def _submit(self, job: _FutureJob) -> futures.Future[Any]:
         if self._crew.broken is not None:
             raise self._crew.broken
         if self._crew.is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown(): make another Executor.")
-        future: futures.Future[T] = futures.Future()
-        self._crew.submit(_FutureJob(future, fn, args, kwargs))
-        return future
+        self._crew.submit(job)
+        return job.future
 
     def map(
         self,
@@ -120,17 +140,20 @@ class Executor(futures.Executor):
         deadline = None if timeout is None else time.monotonic() + timeout
         chunks = _chunks(zip(*iterables), chunksize)
         ahead = None if buffersize is None else max(1, buffersize // chunksize)
-        submitted = [self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, ahead)]
-        submitted.reverse()
+        token = object()
+
+        def submit(chunk: list[tuple[Any, ...]]) -> futures.Future[list[T]]:
+            return self._submit(_ChunkJob(futures.Future(), fn, chunk, token=token))
+
+        submitted = deque(submit(chunk) for chunk in itertools.islice(chunks, ahead))
 
         def results() -> Iterator[T]:
             try:
                 while submitted:
                     left_s = None if deadline is None else deadline - time.monotonic()
-                    values = submitted[-1].result(left_s)
-                    submitted.pop()
-                    for chunk in itertools.islice(chunks, 1):
-                        submitted.insert(0, self.submit(_run_chunk, fn, chunk))
+                    values = submitted[0].result(left_s)
+                    submitted.popleft()
+                    submitted.extend(submit(chunk) for chunk in itertools.islice(chunks, 1))
                     yield from values
             finally:
                 for future in submitted:
@@ -173,14 +196,10 @@ def _chunks(items: Iterator[tuple[Any, ...]], size: int) -> Iterator[list[tuple[
         yield chunk
 
 
-def _run_chunk(fn: Callable[..., T], chunk: list[tuple[Any, ...]]) -> list[T]:
-    return [fn(*args) for args in chunk]
-
-
 def _finish_all() -> None:
     """As with the executors of the standard library, the program ends when what was submitted is done."""
     for crew in list(_open):
-        if crew.is_current:
+        if crew.is_busy and crew.is_current:
             crew.close()
             crew.wait_ended()
 

@@ -211,43 +211,73 @@ class _IMapJob(Job):
         self._settle([], error)
 
     def _settle(self, values: list[Any], error: BaseException | None) -> None:
-        self.feed.room.release()
         self.feed.results._settle_chunk(self.index, values, error)
+        self.feed.on_settled()
 
 
 class _Feed:
-    """Reads the iterable of an imap in a thread of its own, no further ahead than the workers can use.
+    """Reads the iterable of an imap, no further ahead than the workers can use.
 
-    The reading must not depend on who takes the results: they may be taken after close() and join().
+    The reading must not depend on who takes the results: they may be taken after close() and join(). So a chunk that is
+    done draws the next one. That is for sequences, which are there; any other iterable may wait for something, even
+    for earlier results, and is read in a thread of its own.
     """
 
     def __init__(
-        self, crew: Crew, results: IMapIterator[Any], function: Callable[..., Any], items: Iterator[Any], chunksize: int
+        self, crew: Crew, results: IMapIterator[Any], function: Callable[..., Any], items: Iterable[Any], chunksize: int
     ) -> None:
         self.function = function
         self.token = object()
         self.results = results
-        self.room = threading.Semaphore(max(2, AHEAD_PER_WORKER * crew.size))
         self._crew = crew
-        self._items = items
         self._chunksize = chunksize
+        self._items = iter(items)
+        self._count = 0
+        self._lock = threading.Lock()
+        self._is_over = False
+        ahead = max(2, AHEAD_PER_WORKER * crew.size)
         crew.hold()
-        threading.Thread(target=self._run, name="skate-imap", daemon=True).start()
+        if isinstance(items, (list, tuple, range)):
+            self._room = None
+            for _ in range(ahead):
+                self._submit_next()
+        else:
+            self._room = threading.Semaphore(ahead)
+            threading.Thread(target=self._read_all, name="skate-imap", daemon=True).start()
 
-    def _run(self) -> None:
-        error: BaseException | None = None
-        count = 0
-        try:
-            # An error of the iterable takes the chunk with it that it came in, as in the standard library.
-            while calls := [(item,) for item in itertools.islice(self._items, self._chunksize)]:
-                self.room.acquire()
-                self._crew.submit(_IMapJob(self, count, calls))
-                count += 1
-        except Exception as raised:  # noqa: BLE001 - whoever takes the results gets it
-            error = raised
-        finally:
-            self.results._end(count, error)
-            self._crew.release()
+    def on_settled(self) -> None:
+        """In the crew's thread: a chunk is done."""
+        if self._room is not None:
+            self._room.release()
+        else:
+            self._submit_next()
+
+    def _read_all(self) -> None:
+        assert self._room is not None
+        while self._submit_next():
+            self._room.acquire()
+
+    def _submit_next(self) -> bool:
+        """Submit one chunk more; False if there is none."""
+        with self._lock:
+            if self._is_over:
+                return False
+            error = self._crew.final_error
+            calls: list[tuple[Any]] = []
+            if error is None:
+                try:
+                    calls = [(item,) for item in itertools.islice(self._items, self._chunksize)]
+                except Exception as raised:  # noqa: BLE001 - whoever takes the results gets it
+                    # It takes the chunk with it that it came in, as in the standard library.
+                    error = raised
+            if calls:
+                self._count += 1
+                self._crew.submit(_IMapJob(self, self._count - 1, calls))
+                return True
+            self._is_over = True
+        self.results._end(self._count, error)
+        self._crew.release()
+        return False
 
 
 class Pool:
@@ -420,7 +450,7 @@ class Pool:
         crew = self._running_crew()
         _check_chunksize(chunksize)
         results: IMapIterator[T] = IMapIterator(self, ordered=ordered)
-        _Feed(crew, results, func, iter(iterable), chunksize)
+        _Feed(crew, results, func, iterable, chunksize)
         return results
 
     # -- the end -------------------------------------------------------------------------------------------------------

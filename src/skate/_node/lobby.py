@@ -1,0 +1,70 @@
+"""Where later drivers come in: a node that outlives its driver, for the sake of detached actors, can be joined.
+
+The door is a UNIX socket in the abstract namespace of Linux: there is no file that could be left behind, and the kernel
+lists it for those who look. Anybody on the machine could knock, so each who does is asked, through the kernel, whose
+process it is: only the user that the node belongs to, and root, come in.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+_LISTENING = "00010000"
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def _prefix(uid: int) -> str:
+    return f"skate-{uid}-"
+
+
+def lobby_name(node_id: bytes) -> str:
+    """The address of a node, whether it can be joined or not. Names sort by age."""
+    return f"{_prefix(os.getuid())}{time.time_ns():020}-{node_id.hex()}"
+
+
+class Lobby:
+    def __init__(self, name: str, on_driver: Callable[[socket.socket], None]) -> None:
+        self._on_driver = on_driver
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self.sock.bind(f"\0{name}")
+        self.sock.listen()
+
+    def on_readable(self, events: int) -> None:
+        try:
+            visitor, _ = self.sock.accept()
+        except OSError:
+            return
+        _pid, uid, _gid = _CREDENTIALS.unpack(
+            visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        if uid in (0, os.getuid()):
+            self._on_driver(visitor)
+        else:
+            visitor.close()
+
+
+def open_nodes() -> list[str]:
+    """Names of the nodes of this user that can be joined, newest first."""
+    prefix = "@" + _prefix(os.getuid())
+    found = set()
+    with open("/proc/net/unix") as file:
+        for line in file:
+            fields = line.split()
+            if len(fields) == 8 and fields[7].startswith(prefix) and fields[3] == _LISTENING:
+                found.add(fields[7][1:])
+    return sorted(found, reverse=True)
+
+
+def enter(name: str) -> socket.socket:
+    """A connection to a node that can be joined."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(f"\0{name}")
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,78 @@
+"""Looks at the memory of the machine while tasks run, and ends the newest of them before the kernel ends something.
+
+What is chosen, and how that is explained, is decided in `_core/policy_memory.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from skate._core.policy_memory import Candidate, choose_victim, explain
+from skate._node.loop import Timer
+from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
+from skate._wire.messages import PeerGone
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon
+
+#: How often memory is looked at while there are leases; and how long a kill is given to show in it.
+PERIOD_S = 0.25
+KILL_PAUSE_S = 1.0
+
+
+class MemoryWatch:
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._monitor: MemoryMonitor | None = None
+        self._timer: Timer | None = None
+        #: Workers killed for memory and not buried yet: what was in use of how much, and by whom.
+        self._kills: dict[bytes, tuple[int, int, list[tuple[str, int, int]]]] = {}
+
+    def begin(self) -> None:
+        """There is work: look from now on, until there is none."""
+        if self._timer is None and self._daemon.config.memory_threshold < 1:
+            self._look_after(PERIOD_S)
+
+    def _look_after(self, pause_s: float) -> None:
+        self._timer = self._daemon.loop.call_at(time.monotonic() + pause_s, self._look)
+
+    def _look(self) -> None:
+        daemon = self._daemon
+        if not daemon.scheduler.leases:
+            self._timer = None
+            return
+        if self._monitor is None:
+            self._monitor = MemoryMonitor()
+        pause_s = PERIOD_S
+        use = self._monitor.read()
+        threshold = daemon.config.memory_threshold
+        if use.fraction > threshold:
+            victim = choose_victim(self._candidates())
+            if victim is not None:
+                named = {pid: daemon.describe_process(id).split()[0] for id, pid in daemon.pids.items()}
+                users = largest_processes(named, 5)
+                by_size = [(name, pid, size) for pid, name, size in users]
+                self._kills[victim.process_id] = (use.used_bytes, use.total_bytes, by_size)
+                daemon.pool.kill(victim.process_id, explain(victim, use, threshold, users))
+                pause_s = KILL_PAUSE_S
+        self._look_after(pause_s)
+
+    def _candidates(self) -> list[Candidate]:
+        pids = self._daemon.pids
+        return [
+            Candidate(
+                lease.worker,
+                pids[lease.worker],
+                lease.granted_at,
+                resident_bytes(pids[lease.worker]),
+                lease.blocked,
+                lease.retriable,
+            )
+            for lease in self._daemon.scheduler.leases.values()
+        ]
+
+    def explain(self, gone: PeerGone) -> None:
+        """Add what is known, if that process was ended for memory."""
+        if gone.process_id in self._kills:
+            gone.memory_used, gone.memory_total, gone.memory_users = self._kills.pop(gone.process_id)
