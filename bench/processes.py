@@ -41,13 +41,27 @@ def descendants(root: int) -> list[int]:
 
 def pss_bytes(pids: Iterable[int]) -> int:
     """Proportional set size: private memory in full, shared memory divided by those who share it."""
+    return sum(_smaps_bytes(pid, "Pss:") for pid in pids)
+
+
+def uss_bytes(pid: int) -> int:
+    """Unique set size: what a process shares with no other, and what would be free if it ended."""
+    return _smaps_bytes(pid, "Private_Clean:", "Private_Dirty:", "Private_Hugetlb:")
+
+
+def _smaps_bytes(pid: int, *fields: str) -> int:
     total = 0
-    for pid in pids:
-        with suppress(*_GONE):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * 1024
+    with suppress(*_GONE):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(fields):
+                total += int(line.split()[1]) * 1024
     return total
+
+
+def wait_until_gone(pids: Iterable[int]) -> None:
+    """Return when none of these descendants is left. One that never ends makes its row late, and the cell says so."""
+    while not set(pids).isdisjoint(descendants(os.getpid())):
+        time.sleep(0.02)
 
 
 def peak_rss_bytes() -> int:

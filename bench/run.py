@@ -143,7 +143,7 @@ def measure(results: Results, broken: dict[str, str]) -> None:
                 data["samples"].append(sample)
                 figures = ", ".join(f"{name} {number(value)}" for name, value in sample["metrics"].items())
                 said = figures or f"{sample['status']}: {sample['note']}"
-                print(f"run {run}/{data['runs']}  {row.name:<13} {peer:<6} {said}", flush=True)
+                print(f"run {run}/{data['runs']}  {row.name:<14} {peer:<6} {said}", flush=True)
 
 
 def hopeless(results: Results, peer: str, row: Row) -> str:

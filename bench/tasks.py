@@ -1,4 +1,4 @@
-"""The functions that every peer runs as tasks.
+"""The functions that every peer runs as tasks, and the classes that it makes actors of.
 
 They live in a module of their own, which the workers import, so that no peer pays for pickling code by value.
 """
@@ -53,3 +53,19 @@ def array_of(size_bytes: int) -> Any:
     if size_bytes not in _arrays:
         _arrays[size_bytes] = np.ones(size_bytes, np.uint8)
     return _arrays[size_bytes]
+
+
+class Actor:
+    def noop(self) -> None:
+        return None
+
+    def increment(self, x: int) -> int:
+        return x + 1
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class AsyncActor:
+    async def noop(self) -> None:
+        return None

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -184,10 +184,14 @@ def async_1m(bench: Bench) -> dict[str, float]:
 def sync_task(bench: Bench) -> dict[str, float]:
     """One task at a time with an integer as argument: submit, get, check, 2,000 times. Latency while both sides are
     awake, since one call follows the other at once; a call after a pause costs a few wake-ups more."""
-    submit, get, times = bench.adapter.task(tasks.increment), bench.adapter.get, []
+    return _latency(bench, bench.adapter.task(tasks.increment))
+
+
+def _latency(bench: Bench, increment: Callable[[int], Any]) -> dict[str, float]:
+    get, times = bench.adapter.get, []
     for i in range(500 if bench.quick else 2_000):
         begin = now()
-        value = get(submit(i))
+        value = get(increment(i))
         times.append(now() - begin)
         assert value == i + 1
     times.sort()
@@ -252,6 +256,140 @@ def simulations(bench: Bench) -> dict[str, float]:
     begin = now()
     bench.adapter.get_all([submit(seconds) for seconds in times])
     return {"efficiency": sum(times) / (bench.cpus * (now() - begin))}
+
+
+# -- actors ----------------------------------------------------------------------------------------------------------
+
+ACTOR_CALLS = 10_000  # in one go, in the rows that measure throughput
+
+_CALLS = Metric("calls/s", "1/s", "higher")
+_CALLS_BY_N = {n: Metric(f"calls/s n={n}", "1/s", "higher") for n in (2, 4)}
+
+
+def _call_rate(bench: Bench, call_many: Callable[[int], None]) -> float:
+    """How many calls a second, if `call_many` makes that many, all at once, and waits for their results."""
+
+    def once() -> float:
+        begin = now()
+        call_many(ACTOR_CALLS)
+        return ACTOR_CALLS / (now() - begin)
+
+    call_many(ACTOR_CALLS // 10)  # every connection is open, and every process has seen the method
+    return repeat(once, budget_s=0.5 if bench.quick else 3, most=20)
+
+
+def _call_round(bench: Bench, calls: Sequence[Callable[[], Any]]) -> float:
+    """How many calls a second, if the driver makes them all, going round `calls`."""
+
+    def call_many(count: int) -> None:
+        turns = count // len(calls)
+        assert len(bench.adapter.get_all([call() for _ in range(turns) for call in calls])) == count
+
+    return _call_rate(bench, call_many)
+
+
+def _noop_of_new_actor(bench: Bench, cls: type = tasks.Actor, max_concurrency: int | None = None) -> Callable[[], Any]:
+    """An actor that is up, as the callable that calls its no-op method."""
+    noop = bench.adapter.method(bench.adapter.actor(cls, max_concurrency=max_concurrency)(), "noop")
+    bench.adapter.get(noop())
+    return noop
+
+
+@row(_CALLS, limit_s=120)
+def actor_async(bench: Bench) -> dict[str, float]:
+    """One driver, one actor with its default options: 10,000 calls of a no-op method, then one get of all; repeated
+    for a while, the median. The actor is up and idle at first. Nothing runs in parallel besides driver and actor."""
+    return {"calls/s": _call_round(bench, [_noop_of_new_actor(bench)])}
+
+
+@row(Metric("p50", "µs", "lower"), Metric("p99", "µs", "lower"))
+def actor_sync(bench: Bench) -> dict[str, float]:
+    """One call at a time of one actor with an integer as argument: call, get, check, 2,000 times. As in sync_task, both
+    sides are awake."""
+    increment = bench.adapter.method(bench.adapter.actor(tasks.Actor)(), "increment")
+    for i in range(50):
+        bench.adapter.get(increment(i))
+    return _latency(bench, increment)
+
+
+@row(*_CALLS_BY_N.values(), limit_s=240)
+def actor_1_n(bench: Bench) -> dict[str, float]:
+    """As actor_async, with the 10,000 calls of the driver going round n = 2 and then n = 4 actors: what one caller can
+    send and receive. With fewer than n + 1 cores the actors compete with the driver."""
+    return {
+        metric.name: _call_round(bench, [_noop_of_new_actor(bench) for _ in range(n)])
+        for n, metric in _CALLS_BY_N.items()
+    }
+
+
+@row(*_CALLS_BY_N.values(), limit_s=240)
+def actor_n_n(bench: Bench) -> dict[str, float]:
+    """n callers and n actors, n = 2 and then n = 4: each caller is an actor itself and has one actor that only it
+    calls. The driver asks every caller to make 10,000 / n calls of a no-op method and to get all their results;
+    calls/s counts the calls of all callers, timed at the driver from asking the first to the answer of the last. With
+    fewer than 2 n cores this is what a machine full of busy actors does in total, not what a pair can do."""
+
+    def n_to_n(n: int) -> float:
+        make_actor = bench.adapter.actor(tasks.Actor)
+        callers = [bench.adapter.caller(make_actor()) for _ in range(n)]
+
+        def call_many(count: int) -> None:
+            assert sum(bench.adapter.get_all([caller(count // n) for caller in callers])) == count
+
+        return _call_rate(bench, call_many)
+
+    return {metric.name: n_to_n(n) for n, metric in _CALLS_BY_N.items()}
+
+
+@row(_CALLS, limit_s=120)
+def actor_asyncio(bench: Bench) -> dict[str, float]:
+    """As actor_async, with an actor whose no-op method is `async def`, and as many calls at a time as is usual for such
+    an actor. The method awaits nothing."""
+    return {"calls/s": _call_round(bench, [_noop_of_new_actor(bench, tasks.AsyncActor)])}
+
+
+@row(_CALLS, limit_s=120)
+def actor_threaded(bench: Bench) -> dict[str, float]:
+    """As actor_async, with max_concurrency=4: a method may run in four threads at once. A no-op never does for long, so
+    this is the cost of handing calls to threads."""
+    return {"calls/s": _call_round(bench, [_noop_of_new_actor(bench, max_concurrency=4)])}
+
+
+def _create_actors(bench: Bench, count: int) -> tuple[float, list[int], list[Any]]:
+    """Seconds until `count` new actors have answered a call each; the ids of their processes; their handles."""
+    make_actor = bench.adapter.actor(tasks.Actor)
+    begin = now()
+    actors = [make_actor() for _ in range(count)]
+    pids = bench.adapter.get_all([bench.adapter.method(actor, "pid")() for actor in actors])
+    seconds = now() - begin
+    assert len(set(pids)) == count, "actors share processes"
+    return seconds, pids, actors
+
+
+@row(Metric("actors/s", "1/s", "higher"), Metric("memory each", "MB", "lower"), limit_s=180)
+def actor_create(bench: Bench) -> dict[str, float]:
+    """50 actors of a small class, all created at once, then one call of each; actors/s until the last answer. Repeated
+    for a while after the actors before are gone, the median. Memory: the private memory (USS) of an actor's process
+    right after its call, the largest of the 50; neither what processes share nor what the runtime itself needs."""
+    memory: list[int] = []
+
+    def once() -> float:
+        seconds, pids, actors = _create_actors(bench, 50)
+        memory.append(max(map(processes.uss_bytes, pids)))
+        del actors  # the last handles, so the actors end
+        processes.wait_until_gone(pids)
+        return 50 / seconds
+
+    per_second = repeat(once, budget_s=0.5 if bench.quick else 4, most=10)
+    return {"actors/s": per_second, "memory each": statistics.median(memory) / MB}
+
+
+@row(Metric("seconds", "s", "lower"), limit_s=180)
+def actor_idle(bench: Bench) -> dict[str, float]:
+    """1,000 actors of a small class are created and answer one call each while all of them are alive: seconds until the
+    last answer, once. They do nothing else; so many need processes, descriptors and memory rather than cores."""
+    seconds, _pids, _actors = _create_actors(bench, 1_000)
+    return {"seconds": seconds}
 
 
 # -- objects ---------------------------------------------------------------------------------------------------------

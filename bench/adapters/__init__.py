@@ -42,6 +42,17 @@ class Adapter(Protocol):
     def parent(self) -> Callable[[int], Any]:
         """Return a callable that submits one task, which submits `count` no-op tasks itself and waits for them."""
 
+    def actor(self, cls: type, *, max_concurrency: int | None = None) -> Callable[[], Any]:
+        """Return a callable that makes an actor and returns its handle. Without `max_concurrency` the actor runs as
+        many calls at a time as such an actor does by default."""
+
+    def method(self, actor: Any, name: str) -> Callable[..., Any]:
+        """Return a callable that calls a method and returns its future, for `get` and `get_all`. It holds the actor."""
+
+    def caller(self, actor: Any) -> Callable[[int], Any]:
+        """Make a second actor, and return a callable that has it call `actor.noop` `count` times, wait for the
+        results, and return how many there were. It holds them both."""
+
 
 def load(peer: str) -> Adapter:
     """Import the adapter of `peer`, and with it the peer's library: only possible in that peer's own environment."""

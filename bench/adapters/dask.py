@@ -1,4 +1,4 @@
-"""Dask's futures on a LocalCluster: one process with one thread for each CPU, no dashboard.
+"""Dask's futures and actors on a LocalCluster: one process with one thread for each CPU, no dashboard.
 
 `pure=False` because equal calls would otherwise be one task, and `direct=True` because a value that is put goes to a
 worker without passing through the scheduler then: the faster of Dask's two ways.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from distributed import Client, LocalCluster, wait, worker_client
+from distributed import Client, Future, LocalCluster, wait, worker_client
 
 from tasks import noop
 
@@ -21,15 +21,22 @@ def _spawn(count: int) -> int:
         return len(client.gather([client.submit(noop, pure=False) for _ in range(count)]))
 
 
+_NO_PROCESSES = "actors of Dask live in the processes of its workers and have none of their own"
+
+
 class Peer:
-    cannot: ClassVar[dict[str, str]] = {}
+    cannot: ClassVar[dict[str, str]] = {
+        "actor_n_n": "two actors of Dask on one worker share a thread, and a call between them is a plain call",
+        "actor_threaded": "an actor of Dask runs one call at a time, unless its methods are coroutines",
+        "actor_create": _NO_PROCESSES,
+        "actor_idle": _NO_PROCESSES,
+    }
 
     def start(self, cpus: int) -> None:
         self._cluster = LocalCluster(
             n_workers=cpus, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
         )
         self._client = Client(self._cluster)
-        self.get_all: Callable[[Sequence[Any]], list[Any]] = self._client.gather
 
     def stop(self) -> None:
         self._client.close()
@@ -41,6 +48,12 @@ class Peer:
     def get(self, ref: Any) -> Any:
         return ref.result()
 
+    def get_all(self, refs: Sequence[Any]) -> list[Any]:
+        if isinstance(refs[0], Future):
+            values: list[Any] = self._client.gather(refs)
+            return values
+        return [ref.result() for ref in refs]  # of calls of actors, which the client does not gather
+
     def put(self, value: Any) -> Any:
         return self._client.scatter(value, direct=True, hash=False)
 
@@ -51,3 +64,10 @@ class Peer:
 
     def parent(self) -> Callable[[int], Any]:
         return self.task(_spawn)
+
+    def actor(self, cls: type, *, max_concurrency: int | None = None) -> Callable[[], Any]:
+        return lambda: self._client.submit(cls, actor=True, pure=False).result()
+
+    def method(self, actor: Any, name: str) -> Callable[..., Any]:
+        call: Callable[..., Any] = getattr(actor, name)
+        return call

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 _NO_OBJECTS = "a pool has no object store"
+_NO_ACTORS = "a pool has no actors"
 
 
 class Peer:
@@ -16,6 +17,8 @@ class Peer:
         "tree_reduce": "a pool does not take futures as arguments",
         **dict.fromkeys(("put_100b", "put_10kb", "put_1mb", "put_100mb", "put_1gib"), _NO_OBJECTS),
         **dict.fromkeys(("get_small", "get_1mb"), _NO_OBJECTS),
+        **dict.fromkeys(("actor_async", "actor_sync", "actor_1_n", "actor_n_n"), _NO_ACTORS),
+        **dict.fromkeys(("actor_asyncio", "actor_threaded", "actor_create", "actor_idle"), _NO_ACTORS),
     }
 
     def start(self, cpus: int) -> None:

@@ -15,6 +15,16 @@ def _spawn(count: int) -> int:
     return len(skate.get([_noop.remote() for _ in range(count)]))
 
 
+@skate.remote
+class _Caller:
+    def __init__(self, actor: Any) -> None:
+        self._noop = actor.noop.remote
+
+    def call(self, count: int) -> int:
+        noop = self._noop
+        return len(skate.get([noop() for _ in range(count)]))
+
+
 class Peer:
     cannot: ClassVar[dict[str, str]] = {}
 
@@ -37,3 +47,18 @@ class Peer:
 
     def parent(self) -> Callable[[int], Any]:
         return self.task(_spawn)
+
+    def actor(self, cls: type, *, max_concurrency: int | None = None) -> Callable[[], Any]:
+        remote_class: Any = skate.remote(cls)
+        if max_concurrency is not None:
+            remote_class = remote_class.options(max_concurrency=max_concurrency)
+        make: Callable[[], Any] = remote_class.remote
+        return make
+
+    def method(self, actor: Any, name: str) -> Callable[..., Any]:
+        call: Callable[..., Any] = getattr(actor, name).remote
+        return call
+
+    def caller(self, actor: Any) -> Callable[[int], Any]:
+        call: Callable[[int], Any] = _Caller.remote(actor).call.remote
+        return call

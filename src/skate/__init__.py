@@ -8,7 +8,7 @@
 [0, 1, 4, 9]
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skate import actor, exceptions
 from skate._actor import Actor, ActorClass, ActorMethod, exit_actor, get_actor, kill, method
@@ -37,14 +37,17 @@ from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from skate import util as util
+else:
 
-def __getattr__(name: str) -> Any:
-    """`skate.util` without an import of its own, as programs expect it; it is loaded when it is first used."""
-    if name == "util":
-        import importlib
+    def __getattr__(name: str) -> Any:
+        """`skate.util` without an import of its own, as programs expect it; it is loaded when it is first used."""
+        if name == "util":
+            import importlib
 
-        return importlib.import_module("skate.util")
-    raise AttributeError(f"module 'skate' has no attribute {name!r}")
+            return importlib.import_module("skate.util")
+        raise AttributeError(f"module 'skate' has no attribute {name!r}")
 
 
 __all__ = [

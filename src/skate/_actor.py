@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from skate._object_ref import ObjectRef
 from skate._options import ActorOptions, MethodOptions, merge, method_options
 from skate._worker import interrupt
 from skate._worker.actor_process import BUILT_IN, ActorExit
-from skate._worker.actors import MethodCall
+from skate._worker.actors import ActorGone, MethodCall
 from skate._worker.current import get_runtime
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def _describe(cls: type, options: ActorOptions) -> About:
                 f"does not have.\n  next: @skate.remote(concurrency_groups={{{chosen.concurrency_group!r}: 1}})."
             )
     most = options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1)
-    settings = ActorSettings(most, options.concurrency_groups, is_async)
+    out_of_order = options.allow_out_of_order_execution
+    ordered = None if out_of_order is None else not out_of_order
+    settings = ActorSettings(most, options.concurrency_groups, is_async, ordered)
     name = cls.__qualname__.rpartition("<locals>.")[2]
     return About(name, methods, tuple(others), settings, options.max_task_retries, options.max_pending_calls)
 
@@ -176,7 +179,10 @@ class ActorClass(Generic[T]):
         if isinstance(made, ObjectRef):
             return Actor(made._id[:16], runtime.process_id, about, made)
         if options.get_if_exists:
-            return _found(made)
+            try:
+                return _found(made)
+            except ActorGone:
+                return self.remote(*args, **kwargs)
         where = f" in namespace {info.namespace!r}" if info.namespace else ""
         raise ValueError(
             f"the name {options.name!r} is taken{where} by another actor.\n"
@@ -448,7 +454,11 @@ def get_actor(name: str, namespace: str | None = None) -> Actor[Any]:
     runtime = get_runtime()
     where = runtime.welcome.namespace if namespace is None else namespace
     answer = runtime.actors.find(name, where)
-    if answer is None:
+    found: Actor[Any] | None = None
+    if answer is not None:
+        with contextlib.suppress(ActorGone):
+            found = _found(answer)
+    if found is None:
         spoken = f" in namespace {where!r}" if where else ""
         raise ValueError(
             f"there is no actor named {name!r}{spoken}.\n"
@@ -456,7 +466,7 @@ def get_actor(name: str, namespace: str | None = None) -> Actor[Any]:
             'it was created with lifetime="detached".\n'
             f"  next: Class.options(name={name!r}, get_if_exists=True).remote() makes it if it is missing."
         )
-    return _found(answer)
+    return found
 
 
 def exit_actor() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from skate._worker.context import CURRENT_CALL
 from skate._worker.current import get_runtime
 
 if TYPE_CHECKING:
@@ -85,8 +84,7 @@ class RuntimeContext:
 
     def is_canceled(self) -> bool:
         """Whether somebody cancelled the current task."""
-        call = CURRENT_CALL.get()
-        return get_runtime().context.cancelled if call is None else call.cancelled
+        return get_runtime().context.cancelled
 
     def get(self) -> dict[str, Any]:
         """The main facts as a dict."""

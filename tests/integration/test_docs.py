@@ -13,7 +13,15 @@ import pytest
 from programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/failures.md", "docs/init.md", "docs/objects.md", "docs/tasks.md"]
+PAGES = [
+    "README.md",
+    "docs/actors.md",
+    "docs/failures.md",
+    "docs/init.md",
+    "docs/objects.md",
+    "docs/tasks.md",
+    "docs/utilities.md",
+]
 
 
 def program(page: str) -> str:

@@ -565,6 +565,8 @@ class Conversation(RuleBasedStateMachine):
         self.leases: dict[int, GrantLease] = {}
         self.asked_back: set[int] = set()
         self.doomed: set[bytes] = set()
+        #: Who wants a worker for good. It is no process: it does not die and returns nothing.
+        self.actors: set[bytes] = set()
         self.tell(JobStarted())
 
     def tell(self, event: Event) -> list[Command]:
@@ -579,6 +581,7 @@ class Conversation(RuleBasedStateMachine):
                 self.leases[command.lease] = command
             elif isinstance(command, AskReclaim):
                 for number in command.leases:
+                    assert command.process not in self.actors, "what is for good was asked back"
                     assert self.leases[number].process == command.process
                     assert number not in self.asked_back, "asked back twice"
                     self.asked_back.add(number)
@@ -603,6 +606,42 @@ class Conversation(RuleBasedStateMachine):
         processes = sorted(self.owners) + sorted(self.alive)
         self.tell(DemandChanged(processes[who % len(processes)], key, resources, env, count, depth))
 
+    @rule(
+        resources=st.sampled_from(REQUESTS),
+        to_place=st.sampled_from([{}, {}, {"CPU": 1}, {"CPU": 3}]),
+        env=st.sampled_from(ENVS),
+    )
+    def actor_wants_a_worker(
+        self, resources: dict[str, float], to_place: dict[str, float], env: dict[str, str]
+    ) -> None:
+        actor = b"actor-%d" % next(self.numbers)
+        self.actors.add(actor)
+        # As with real ones, what the node must have is at least what is held.
+        to_place = {name: max(amount, resources.get(name, 0)) for name, amount in {**resources, **to_place}.items()}
+        self.tell(DemandChanged(actor, 0, resources, env, 1, to_place=to_place, dedicated=True))
+
+    @precondition(lambda self: self.actors)
+    @rule(which=st.integers(0, 9))
+    def actor_wants_no_worker_any_more(self, which: int) -> None:
+        actor = sorted(self.actors)[which % len(self.actors)]
+        self.tell(DemandChanged(actor, 0, {}, {}, 0))
+
+    @precondition(lambda self: self.lent_for_good())
+    @rule(which=st.integers(0, 9), at_once=st.booleans())
+    def actor_leaves(self, which: int, at_once: bool) -> None:
+        leases = self.lent_for_good()
+        lease = leases[which % len(leases)]
+        del self.leases[lease.lease]
+        self.tell(WorkerRetired(lease.worker))
+        if at_once:
+            self.end_worker(lease.worker)
+
+    def lent_for_good(self) -> list[GrantLease]:
+        return [lease for _, lease in sorted(self.leases.items()) if lease.process in self.actors]
+
+    def lent(self) -> list[int]:
+        return sorted(number for number, lease in self.leases.items() if lease.process not in self.actors)
+
     @precondition(lambda self: self.starting)
     @rule(which=st.integers(0, 9), succeeds=st.integers(0, 9))
     def worker_starts(self, which: int, succeeds: int) -> None:
@@ -614,10 +653,11 @@ class Conversation(RuleBasedStateMachine):
         else:
             self.tell(StartFailed(env, "bad luck"))
 
-    @precondition(lambda self: self.leases)
+    @precondition(lambda self: self.lent())
     @rule(which=st.integers(0, 9))
     def lease_returns(self, which: int) -> None:
-        number = sorted(self.leases)[which % len(self.leases)]
+        numbers = self.lent()
+        number = numbers[which % len(numbers)]
         lease = self.leases.pop(number)
         self.tell(LeaseReturned(lease.process, number))
 
@@ -668,8 +708,10 @@ class Conversation(RuleBasedStateMachine):
                 self.asked_worker_answers(False)
             elif self.starting:
                 self.worker_starts(0, 1)
-            elif self.leases:
+            elif self.lent():
                 self.lease_returns(0)
+            elif self.lent_for_good():
+                self.actor_leaves(0, True)
             elif self.scheduler.demands:
                 deadline = self.scheduler.next_deadline()
                 assert deadline is not None, f"nothing will ever happen to {self.scheduler.demands}"
@@ -696,7 +738,7 @@ class Conversation(RuleBasedStateMachine):
             return
         for demand in self.scheduler.demands.values():
             idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
-            if idle and self.scheduler.pool.fits(demand.request):
+            if idle and self.scheduler.pool.fits(demand.needs):
                 others = [other for other in self.scheduler.demands.values() if other is not demand]
                 assert others, f"{demand} fits, has an idle worker, and is alone"
 
@@ -709,3 +751,214 @@ class Conversation(RuleBasedStateMachine):
 
 Conversation.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestConversation = Conversation.TestCase
+
+
+# -- workers for good: actors ------------------------------------------------------------------------------------------
+
+X, Y = b"actor-x", b"actor-y"
+
+
+def want(
+    node: Node,
+    actor: bytes,
+    *,
+    resources: dict[str, float] | None = None,
+    to_place: dict[str, float] | None = None,
+    count: int = 1,
+) -> list[Command]:
+    """By default as an actor without options: it holds nothing, but is placed where a CPU is free."""
+    to_place = to_place if to_place is not None else dict(resources or CPU)
+    return node.tell(DemandChanged(actor, 0, resources or {}, {}, count, to_place=to_place, dedicated=True))
+
+
+def given(actor: bytes, lease: int, worker: bytes, **resources: float) -> GrantLease:
+    return GrantLease(actor, 0, lease, worker, resources, [])
+
+
+def test_what_must_be_free_to_place_it_is_not_held() -> None:
+    node = Node({"CPU": 1}, workers=3)
+    assert want(node, X) == [given(X, 1, W3)]
+    assert node.scheduler.pool.available == node.scheduler.pool.total
+    assert want(node, Y) == [given(Y, 2, W2)]
+    assert node.demand(A) == [grant(A, 3, W1)]
+
+
+def test_what_it_asks_for_itself_is_held() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    assert want(node, X, resources={"CPU": 1}) == [given(X, 1, W2, CPU=1.0)]
+    assert node.demand(A) == []
+    assert want(node, Y) == []
+
+
+def test_it_waits_until_what_is_needed_to_place_it_is_free() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    node.demand(A)
+    assert want(node, X) == []
+    assert node.scheduler.describe_demands(node.now)["demands"][0]["waits_for"] == "resources that others hold"
+    assert node.tell(LeaseReturned(A, 1)) == [given(X, 2, W2)]
+
+
+def test_what_is_needed_to_place_it_is_asked_back_from_tasks() -> None:
+    node = Node({"CPU": 1}, workers=3)
+    node.demand(A, 5)
+    want(node, X)
+    want(node, Y)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1])], "one CPU lets both be placed"
+    commands = node.tell(LeaseReturned(A, 1))
+    assert {(command.process, command.resources.get("CPU")) for command in commands} == {(X, None), (Y, None), (A, 1)}
+
+
+def test_what_can_never_be_placed_is_refused_with_what_it_needs() -> None:
+    node = Node({"CPU": 2}, infeasible_grace_s=10.0)
+    assert want(node, X, to_place={"CPU": 3}) == []
+    assert node.wait(10.0) == [ReportInfeasible(X, 0, {"CPU": 3.0}, {"CPU": 2.0}, "")]
+
+
+def test_what_is_no_amount_to_place_it_is_refused_at_once() -> None:
+    (refused,) = want(Node(), X, to_place={"CPU": -1})
+    assert isinstance(refused, ReportInfeasible)
+    assert "CPU" in refused.reason
+
+
+def test_a_worker_for_good_is_never_asked_back() -> None:
+    node = Node({"CPU": 2}, workers=2)
+    want(node, X, resources={"CPU": 1})
+    want(node, Y, resources={"CPU": 1})
+    assert node.demand(A, 5) == []
+    assert node.demand(W1, depth=3) == []
+    for seconds in (QUANTUM_S, LATE_S, PATIENCE_S, 10 * PATIENCE_S):
+        assert node.wait(seconds) == []
+
+
+def test_what_tasks_hold_beside_it_is_asked_back_instead() -> None:
+    node = Node({"CPU": 2}, workers=2)
+    want(node, X, resources={"CPU": 1})
+    node.demand(A, 5)
+    node.demand(B)
+    assert node.wait(QUANTUM_S) == [AskReclaim(A, [2])]
+
+
+def test_a_worker_for_good_that_leaves_gives_back_at_once_what_it_held() -> None:
+    """Its process may stay for what it owns."""
+    node = Node({"CPU": 1}, workers=2)
+    want(node, X, resources={"CPU": 1})
+    node.demand(A)
+    assert node.tell(WorkerRetired(W2)) == [grant(A, 2, W1)]
+    assert list(node.scheduler.leases) == [2]
+    assert node.tell(ProcessDied(W2)) == []
+
+
+def test_a_worker_for_good_that_dies_gives_back_what_it_held() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    want(node, X, resources={"CPU": 1})
+    node.demand(A)
+    assert node.tell(ProcessDied(W2)) == [grant(A, 2, W1)]
+
+
+def test_a_worker_for_good_that_waits_lends_its_cpus_until_it_leaves() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    want(node, X, resources={"CPU": 1})
+    assert node.tell(WorkerBlocked(W2)) == []
+    assert node.demand(W2, depth=1) == [grant(W2, 2, W1)]
+    (kill,) = node.tell(ProcessDied(W2))
+    assert isinstance(kill, KillWorker), "what worked for it"
+    node.tell(ProcessDied(W1))
+    assert node.scheduler.pool.available == node.scheduler.pool.total
+
+
+def test_a_restart_wants_its_worker_before_the_old_one_is_known_to_be_dead() -> None:
+    node = Node({"CPU": 1}, workers=2)
+    want(node, X, resources={"CPU": 1})
+    assert want(node, X, resources={"CPU": 1}) == []
+    assert node.tell(ProcessDied(W2)) == [given(X, 2, W1, CPU=1.0)]
+
+
+def test_a_worker_is_not_wanted_any_more() -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(A)
+    want(node, X)
+    assert want(node, X, count=0) == []
+    assert node.tell(LeaseReturned(A, 1)) == []
+
+
+def test_workers_for_good_are_not_counted_among_those_that_are_kept_ready() -> None:
+    node = Node({"CPU": 2}, prestart=1, starting_max=3)
+    assert node.tell(JobStarted()) == [StartWorker(())]
+    assert node.tell(WorkerReady(W1)) == []
+    assert want(node, X) == [given(X, 1, W1), StartWorker(())]
+    assert node.tell(WorkerReady(W2)) == []
+    assert node.tell(WorkerRetired(W1)) == []
+    assert node.tell(ProcessDied(W1)) == []
+
+
+def test_an_actor_that_had_to_wait_for_a_worker_gets_the_next_one() -> None:
+    node = Node({"CPU": 2})
+    assert want(node, X) == [StartWorker(())]
+    assert node.demand(A) == [StartWorker(())]
+    assert node.tell(WorkerReady(W1)) == [given(X, 1, W1)]
+    assert node.tell(WorkerReady(W2)) == [grant(A, 2, W2)]
+
+
+def test_actors_and_tasks_take_turns() -> None:
+    """Each actor counts for itself: it runs nothing yet, and so goes before whoever runs something."""
+    node = Node({"CPU": 2}, workers=2)
+    node.demand(A, 9)
+    want(node, X, resources={"CPU": 1})
+    want(node, Y, resources={"CPU": 1})
+    assert node.tell(LeaseReturned(A, 1)) == [given(X, 3, W2, CPU=1.0)]
+    assert node.tell(LeaseReturned(A, 2)) == [given(Y, 4, W1, CPU=1.0)]
+    node.demand(B, 1)
+    assert node.tell(ProcessDied(W1)) == [StartWorker(())], "for A or B, who both run nothing"
+
+
+def test_many_actors_do_not_keep_a_task_waiting_for_ever() -> None:
+    """They hold nothing, so that there is always a CPU for the task."""
+    node = Node({"CPU": 1}, workers=1)
+    actors = [b"actor-%d" % number for number in range(20)]
+    for actor in actors:
+        want(node, actor)
+    assert node.demand(A, 1) == []
+    for number in range(2, 30):
+        granted = [
+            command for command in node.tell(WorkerReady(b"worker-%d" % number)) if isinstance(command, GrantLease)
+        ]
+        if any(command.process == A for command in granted):
+            break
+    else:
+        pytest.fail("the task got no worker")
+
+
+def test_tasks_do_not_keep_an_actor_waiting_for_ever() -> None:
+    """They are always deeper and take the CPU again at once, until the actor is overdue."""
+    node = Node({"CPU": 1}, workers=2)
+    node.demand(B, 99, depth=3)
+    want(node, X)
+    lease = 1
+    for _ in range(5):
+        assert node.tell(LeaseReturned(B, lease)) == [grant(B, lease + 1, W2)]
+        lease += 1
+    assert [type(command) for command in node.wait(PATIENCE_S)] == [AskReclaim]
+    granted = node.tell(LeaseReturned(B, lease))
+    assert granted[0] == given(X, lease + 1, W2)
+    assert granted[1] == grant(B, lease + 2, W1), "and it leaves the CPU to them"
+
+
+def test_an_actor_that_needs_all_cpus_to_be_placed_gets_its_place() -> None:
+    node = Node({"CPU": 2}, workers=3)
+    node.demand(B, 99)
+    want(node, X, to_place={"CPU": 2})
+    assert node.tell(LeaseReturned(B, 1)) == [grant(B, 3, W3)]
+    assert node.wait(PATIENCE_S) == [AskReclaim(B, [2, 3])]
+    assert node.tell(LeaseReturned(B, 2)) == [], "kept for it"
+    commands = node.tell(LeaseReturned(B, 3))
+    assert [command.process for command in commands if isinstance(command, GrantLease)] == [X, B, B]
+
+
+def test_workers_for_good_count_among_the_bound_of_all() -> None:
+    node = Node({"CPU": 4}, workers=2, workers_max=2)
+    want(node, X)
+    want(node, Y)
+    assert node.demand(A) == []
+    (described,) = node.scheduler.describe_demands(node.now)["demands"]
+    assert "2 workers" in described["waits_for"]
+    assert node.tell(ProcessDied(W1)) == [StartWorker(())]

@@ -26,6 +26,9 @@ from collections.abc import Callable
 from skate._core.actors import ALIVE, DEAD, WAITING
 from skate._core.task import Task
 
+#: This process has just asked for the end of the present life: nothing more is sent to it, and the node will say what
+#: comes after it.
+DYING = "dying"
 #: Most calls on the way to an actor that runs them one by one.
 DEPTH_MAX = 4000
 #: Most calls in one message: the first of them should start while the rest are still being made.
@@ -34,14 +37,16 @@ BATCH_MAX = 256
 
 class ActorLink:
     __slots__ = (
-        "acknowledged", "eager", "id", "inflight", "life", "lost", "process", "push_at", "queue", "sent_life", "state",
-        "unready",
+        "acknowledged", "eager", "id", "inflight", "life", "lost", "ordered", "process", "push_at", "queue",
+        "sent_life", "state", "unready",
     )  # fmt: skip
 
-    def __init__(self, id: bytes, *, eager: bool) -> None:
+    def __init__(self, id: bytes, *, eager: bool, ordered: bool | None = None) -> None:
         self.id = id
-        #: The actor runs several calls at a time: calls need not wait for those before them, nor for results. They
-        #: leave one message after another, each when the actor has read the last.
+        #: A call waits for those before it whose arguments are not there yet.
+        self.ordered = not eager if ordered is None else ordered
+        #: The actor runs several calls at a time: they need not wait for results. They leave one message after another,
+        #: each when the actor has read the last.
         self.eager = eager
         #: Not sent yet, in order.
         self.queue: deque[Task] = deque()
@@ -75,12 +80,10 @@ class ActorLink:
         inflight = self.inflight
         if inflight and self.sent_life != self.life:
             return []  # nobody has said yet that the other life is over, but it is
-        if self.eager:
-            if not self.acknowledged:
-                return []
-            taken = self._take_ready()
-        else:
-            taken = self._take_in_order(min(BATCH_MAX, DEPTH_MAX - len(inflight)))
+        if self.eager and not self.acknowledged:
+            return []
+        room = BATCH_MAX if self.eager else min(BATCH_MAX, DEPTH_MAX - len(inflight))
+        taken = self._take_in_order(room) if self.ordered or not self.unready else self._take_ready(room)
         if taken:
             self.sent_life = self.life
             for task in taken:
@@ -97,13 +100,11 @@ class ActorLink:
             taken.append(queue.popleft())
         return taken
 
-    def _take_ready(self) -> list[Task]:
+    def _take_ready(self, room: int) -> list[Task]:
         queue, unready = self.queue, self.unready
-        if not unready:
-            return self._take_in_order(BATCH_MAX)
         taken: list[Task] = []
         kept: list[Task] = []
-        while queue and len(taken) < BATCH_MAX:
+        while queue and len(taken) < room:
             task = queue.popleft()
             (kept if task.id in unready else taken).append(task)
         queue.extendleft(reversed(kept))
@@ -126,6 +127,11 @@ class ActorLink:
         self.life = life
         self.process = process
 
+    def dying(self) -> None:
+        """This process has the present life ended."""
+        if self.state is ALIVE:
+            self.state = DYING
+
     def gone(self, life: int) -> None:
         """Nothing more will come from that life."""
         if life == self.sent_life and self.inflight:
@@ -144,7 +150,7 @@ class ActorLink:
             self.queue.clear()
             self.unready.clear()
             return failed
-        if not self.lost or (self.state is ALIVE and self.life <= self.sent_life):
+        if not self.lost or self.state is DYING or (self.state is ALIVE and self.life <= self.sent_life):
             return []
         again: list[Task] = []
         failed = []

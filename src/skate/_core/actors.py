@@ -115,6 +115,8 @@ class ActorTable:
         #: Who wanted to watch actors that nobody has registered yet, and the owners of those.
         self._early: dict[bytes, tuple[bytes, set[bytes]]] = {}
         self._dead: list[bytes] = []
+        #: How many have died so far.
+        self.deaths = 0
 
     # -- coming to life -----------------------------------------------------------------------------------------------
 
@@ -188,7 +190,8 @@ class ActorTable:
             actor.failed_starts += 1
         if 0 <= most <= actor.restarts:
             if most:
-                death.reason = f"{death.reason} It had been restarted {most} times, which is its max_restarts."
+                often = "once" if most == 1 else f"{most} times"
+                death.reason = f"{death.reason} It had been restarted {often}, which is its max_restarts."
             return self._bury(actor, death)
         if actor.failed_starts >= FAILED_STARTS_MAX:
             death.reason = (
@@ -239,6 +242,7 @@ class ActorTable:
         commands: list[Command] = [StopLooking(actor.id)] if looking else []
         commands += self._tell(actor)
         self._dead.append(actor.id)
+        self.deaths += 1
         if len(self._dead) > DEAD_MAX:
             del self.actors[self._dead.pop(0)]
         return commands
@@ -262,6 +266,10 @@ class ActorTable:
 
     def _tell(self, actor: Actor) -> list[Command]:
         return [Tell(process, actor.id) for process in sorted(actor.watchers)]
+
+    def is_living(self, id: bytes) -> bool:
+        actor = self.actors.get(id)
+        return actor is not None and actor.state != DEAD
 
     def of_worker(self, worker: bytes) -> Actor | None:
         id = self._by_worker.get(worker)

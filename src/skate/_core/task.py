@@ -112,6 +112,8 @@ class ActorSettings(msgspec.Struct, array_like=True, gc=False):
     groups: dict[str, int] = {}
     #: It has methods that are coroutines: calls run on an event loop.
     is_async: bool = False
+    #: Whether a call waits for earlier ones whose arguments are late; None: if calls run one by one.
+    ordered: bool | None = None
 
 
 class Death(msgspec.Struct, array_like=True, gc=False):

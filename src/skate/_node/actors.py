@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
 from skate._core import lease_events as leases
-from skate._core.task import Death
+from skate._core.task import ActorInfo, Death
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon, Process
+
+#: Most actors with the same needs that a worker is looked for at a time.
+LOOKING_MAX = 16
+
+#: What an actor holds, what it takes to place it, its environment, whether it may start again.
+Needs = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], bool]
 
 
 class Actors:
@@ -21,6 +28,12 @@ class Actors:
         self.table = core.ActorTable()
         #: What a worker needs to become the actor; for those that are not dead.
         self._creations: dict[bytes, wire.CreateActor] = {}
+        #: Deaths when that was last tidied up.
+        self._deaths = 0
+        #: Actors that a worker is looked for, by what they need, and those that wait for their turn. The scheduler
+        #: looks at every demand at every event; of a thousand that ask for the same a few are enough.
+        self._looking: dict[Needs, set[bytes]] = {}
+        self._waiting: dict[Needs, deque[bytes]] = {}
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -77,9 +90,11 @@ class Actors:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def on_granted(self, command: leases.GrantLease) -> None:
+        self._found(command.process)
         self._do(self.table.granted(command.process, command.worker, self._daemon.pids[command.worker]))
 
     def on_infeasible(self, command: leases.ReportInfeasible) -> None:
+        self._found(command.process)
         reason = command.reason or "it asks for more than this machine has."
         self._do(
             self.table.infeasible(
@@ -105,6 +120,7 @@ class Actors:
                         self._find_worker(actor)
                 case core.StopLooking(actor):
                     self._daemon.post(leases.DemandChanged(actor, 0, {}, {}, 0))
+                    self._found(actor)
                 case core.Start(actor, worker):
                     record = self.table.actors[actor]
                     start = wire.StartActor(self._creations[actor], record.info, record.owner, record.lives)
@@ -113,23 +129,38 @@ class Actors:
                     self._daemon.send(worker, wire.LeaveActor())
                 case core.Kill(worker, reason):
                     self._daemon.pool.kill(worker, reason)
-        self._forget_dead(commands)
-
-    def _forget_dead(self, commands: list[core.Command]) -> None:
-        for actor in [id for id in self._creations if self.table.actors[id].state == core.DEAD] if commands else ():
-            del self._creations[actor]
+        if self.table.deaths != self._deaths:
+            self._deaths = self.table.deaths
+            self._creations = {id: made for id, made in self._creations.items() if self.table.is_living(id)}
 
     def _find_worker(self, actor: bytes) -> None:
         record = self.table.actors.get(actor)
         if record is None or record.state != core.PENDING:
             return
         info = record.info
+        looking = self._looking.setdefault(_needs(info), set())
+        if len(looking) >= LOOKING_MAX:
+            self._waiting.setdefault(_needs(info), deque()).append(actor)
+            return
+        looking.add(actor)
         retriable = info.max_restarts != 0
         self._daemon.post(
             leases.DemandChanged(
                 actor, 0, info.resources, info.env, 1, retriable=retriable, to_place=info.to_place, dedicated=True
             )
         )
+
+    def _found(self, actor: bytes) -> None:
+        """It needs no worker any more: the next one may look."""
+        needs = _needs(self.table.actors[actor].info)
+        looking, waiting = self._looking.get(needs, set()), self._waiting.get(needs)
+        looking.discard(actor)
+        while waiting and len(looking) < LOOKING_MAX:
+            self._find_worker(waiting.popleft())
+        if not waiting:
+            self._waiting.pop(needs, None)
+            if not looking:
+                self._looking.pop(needs, None)
 
     def _state_of(self, id: bytes) -> wire.ActorState:
         actor = self.table.actors.get(id)
@@ -158,6 +189,15 @@ class Actors:
             }
             for actor in self.table.actors.values()
         ]
+
+
+def _needs(info: ActorInfo) -> Needs:
+    return (
+        tuple(sorted(info.resources.items())),
+        tuple(sorted(info.to_place.items())),
+        tuple(sorted(info.env.items())),
+        info.max_restarts != 0,
+    )
 
 
 def _death_of(gone: wire.PeerGone) -> Death:

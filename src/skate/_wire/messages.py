@@ -456,6 +456,8 @@ class Borrowed(Message, tag=83):
     """Owner → sender of Borrow."""
 
     request: int
+    #: One of the objects is freed already.
+    refused: bool = False
 
 
 class Release(Message, tag=84):

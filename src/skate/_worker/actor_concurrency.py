@@ -35,6 +35,8 @@ Call = tuple[Peer, Task]
 #: Results collect in a threaded actor while calls wait, so long; and no longer than this when all threads are in calls.
 COLLECT_S = 0.001
 WATCH_S = 0.005
+#: How long the calls that wait in an async actor may take to tidy up when it ends.
+LEAVE_S = 5.0
 
 
 class Outbox:
@@ -128,14 +130,19 @@ class Concurrency(abc.ABC):
         return None
 
     def forget(self, peer: Peer) -> None:
-        """A caller is dead: its calls that wait are of no use. With the runtime's lock held."""
+        """A caller is dead: nobody wants the results of its calls. With the runtime's lock held."""
         for calls in self.waiting():
             for call in [call for call in calls if call[0] is peer]:
                 _remove(calls, call)
+        for id, current in list(self._running.items()):
+            if current.caller is peer:
+                current.cancelled = True
+                self._interrupt(id)
         self._outbox.forget(peer)
 
-    def cancel(self, peer: Peer, id: bytes) -> None:
+    def cancel(self, peer: Peer, message: m.Cancel) -> None:
         """With the runtime's lock held."""
+        id = message.id
         for calls in self.waiting():
             for call in list(calls):
                 if call[1].id == id and _remove(calls, call):
@@ -145,6 +152,8 @@ class Concurrency(abc.ABC):
         if current is not None:
             current.cancelled = True
             self._interrupt(id)
+            if message.recursive and current.prefix:
+                self._runtime.submitter.cancel_children(current.prefix)
 
     @abc.abstractmethod
     def _interrupt(self, id: bytes) -> None:
@@ -163,6 +172,7 @@ class AsyncCalls(Concurrency):
         self._waiting: dict[str, deque[Call]] = {group: deque() for group in self._limits}
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         self._flushing = False
+        self._leaving = False
         #: Set when the consumer of a generator took something.
         self._news: dict[bytes, asyncio.Event] = {}
         executor.producer.on_news = self._on_news
@@ -170,12 +180,29 @@ class AsyncCalls(Concurrency):
     def waiting(self) -> list[deque[Call]]:
         return [self._arrived, *self._waiting.values()]
 
-    def run(self) -> None:
+    def construct(self, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The instance; its __init__ runs on the loop, and may be a coroutine."""
         asyncio.set_event_loop(self._loop)
+
+        async def make() -> Any:
+            if not inspect.iscoroutinefunction(cls.__init__):
+                return cls(*args, **kwargs)
+            instance = cls.__new__(cls)
+            await cls.__init__(instance, *args, **kwargs)
+            return instance
+
+        return self._loop.run_until_complete(make())
+
+    def run(self) -> None:
         self._loop.run_forever()
-        for task in self._tasks.values():
-            task.cancel()
         self._outbox.flush()
+        self._leaving = True
+        # Calls that wait get the chance to tidy up; what comes of them is of no interest any more.
+        others = [task for task in asyncio.all_tasks(self._loop) if not task.done()]
+        for task in others:
+            task.cancel()
+        if others:
+            self._loop.run_until_complete(asyncio.wait(others, timeout=LEAVE_S))
 
     def stop(self) -> None:
         if not self._loop.is_closed():
@@ -208,7 +235,7 @@ class AsyncCalls(Concurrency):
             except IndexError:  # cancelled by the I/O thread meanwhile
                 break
             self._free[group] -= 1
-            current = self._running[task.id] = CurrentCall(task)
+            current = self._running[task.id] = CurrentCall(task, peer)
             self._tasks[task.id] = self._loop.create_task(self._run(group, peer, task, current))
 
     async def _run(self, group: str, peer: Peer, task: Task, current: CurrentCall) -> None:
@@ -227,7 +254,12 @@ class AsyncCalls(Concurrency):
             else:
                 if inspect.isawaitable(value):
                     value = await value
-                result = self._result(peer, task, value)
+                if hasattr(value, "__aiter__"):
+                    value = [item async for item in value]
+                if extra is not None and extra.generator == "dynamic":
+                    result = executor.producer.dynamic(peer, task, extra, value)
+                else:
+                    result = self._result(peer, task, value)
             del value
         except asyncio.CancelledError:
             result = self._actor.cancelled(task)
@@ -239,7 +271,7 @@ class AsyncCalls(Concurrency):
         del self._running[task.id]
         del self._tasks[task.id]
         executor.note(task, begin)
-        if result is not None:
+        if result is not None and not self._leaving:
             self._outbox.add(peer, result)
             if not self._flushing:
                 self._flushing = True
@@ -316,12 +348,14 @@ class ThreadedCalls(Concurrency):
 
     def run_call(self, peer: Peer, task: Task) -> None:
         executor = self._executor
-        current = self._running[task.id] = CurrentCall(task)
+        current = self._running[task.id] = CurrentCall(task, peer)
         CURRENT_CALL.set(current)
         begin = time.perf_counter()
         result: Result | None = None
         try:
             result = self._call(peer, task)
+            if current.cancelled and task.extra is not None and task.extra.generator:
+                result = self._actor.cancelled(task)  # it was closed before its end
         except EXITS:
             self._actor.exit()
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
@@ -353,7 +387,8 @@ class ThreadedCalls(Concurrency):
             self._runtime.loop.call_at(time.monotonic() + WATCH_S, self._look_after_outbox)
 
     def _interrupt(self, id: bytes) -> None:
-        pass  # a thread cannot be interrupted; it can ask
+        # A thread cannot be interrupted. It can ask; and a generator can be stopped where it yields.
+        self._executor.producer.close(id)
 
     def _look_after_outbox(self) -> None:
         self._watching = False

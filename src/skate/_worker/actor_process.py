@@ -18,6 +18,7 @@ from skate._core.task import Death, Result, ResultExtra, Task
 from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._wire import messages as m
+from skate._worker.context import ManyCalls
 from skate.exceptions import AsyncioActorExit
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ class ActorProcess:
             runtime.context.enter(creation.id, creation.fn, creation.depth + 1, self.start.life - 1)
             cls = self._executor.functions.load(creation.fn)
             args, kwargs = self._executor.load_arguments(creation, extra)
-            self.instance = cls(*args, **kwargs)
+            if create.settings.is_async:
+                from skate._worker.actor_concurrency import AsyncCalls
+
+                self.concurrency = AsyncCalls(runtime, self._executor, self)
+                self.instance = self.concurrency.construct(cls, args, kwargs)
+            else:
+                self.instance = cls(*args, **kwargs)
             del args, kwargs
         except EXITS:
             self._end(Death("exit", "its __init__ called skate.exit_actor()."))
@@ -84,12 +91,12 @@ class ActorProcess:
             return False
         self._keep_references(extra.refs)
         settings = create.settings
-        if settings.is_async or settings.max_concurrency > 1 or settings.groups:
-            from skate._worker.actor_concurrency import AsyncCalls, ThreadedCalls
+        if self.concurrency is None and (settings.max_concurrency > 1 or settings.groups):
+            from skate._worker.actor_concurrency import ThreadedCalls
 
-            runtime.context.enter(creation.id, creation.fn, creation.depth + 1, self.start.life)
-            kind = AsyncCalls if settings.is_async else ThreadedCalls
-            self.concurrency = kind(runtime, self._executor, self)
+            self.concurrency = ThreadedCalls(runtime, self._executor, self)
+        if self.concurrency is not None:
+            runtime.context = ManyCalls(runtime.context)
         self._executor.functions.serve(self.method)
         runtime.send(m.ActorStarted())
         return True
@@ -150,7 +157,7 @@ class ActorProcess:
     def cancel(self, peer: Peer, message: m.Cancel) -> None:
         """A call that runs several at a time; plain actors leave this to the executor."""
         if self.concurrency is not None:
-            self.concurrency.cancel(peer, message.id)
+            self.concurrency.cancel(peer, message)
 
 
 #: Ray's names for them, and ours.

@@ -44,13 +44,22 @@ if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
 
+#: Items that a generator may be ahead of its reader if nothing bounds it.
+NO_LIMIT = 1 << 60
+
+
+class ActorGone(Exception):
+    """The last handle to an actor went while it was being looked for."""
+
+
 class Link(ActorLink):
     """An actor that this process has a handle to."""
 
     __slots__ = ("creation_id", "death", "holding", "name", "pending_max")
 
-    def __init__(self, id: bytes, *, eager: bool, name: str, pending_max: int) -> None:
-        super().__init__(id, eager=eager)
+    def __init__(self, id: bytes, settings: ActorSettings, *, name: str, pending_max: int) -> None:
+        eager = settings.is_async or settings.max_concurrency > 1 or bool(settings.groups)
+        super().__init__(id, eager=eager, ordered=settings.ordered)
         self.name = name
         self.creation_id = id + FIRST_RETURN
         self.pending_max = pending_max
@@ -80,7 +89,9 @@ class MethodCall:
         self.retry_exceptions = options.retry_exceptions
         self.generator = generator
         self.num_returns = options.num_returns if isinstance(options.num_returns, int) else 1
-        self.ahead = options._generator_backpressure_num_objects or GENERATOR_AHEAD
+        # A plain actor that waits for a reader takes no other call meanwhile, perhaps one that the reader waits for.
+        ahead = GENERATOR_AHEAD if link.eager else NO_LIMIT
+        self.ahead = options._generator_backpressure_num_objects or ahead
         self.extra = Extra(
             num_returns=self.num_returns,
             generator=generator,
@@ -209,15 +220,21 @@ class Actors:
         return None if answer is None else answer.body
 
     def borrow(self, actor: bytes, owner: bytes) -> ObjectRef[Any] | None:
-        """A reference to an actor that was found by name; None if nobody owns it."""
+        """A reference to an actor that was found by name; None if nobody owns it. Raises ActorGone."""
         if not owner:
             return None
         runtime = self._runtime
-        ref = runtime.adopt(actor + FIRST_RETURN, owner)
+        with runtime.lock:
+            runtime._housekeeping()  # what was dropped here is dropped
+            if owner == runtime.process_id and actor + FIRST_RETURN not in self._table.entries:
+                raise ActorGone
+            ref = runtime.adopt(actor + FIRST_RETURN, owner)
         if owner != runtime.process_id:
             with runtime.lock:
                 request = runtime.borrowing.register([ref._id], owner)
             runtime.block_until(lambda: runtime.borrowing.answered(request), None)
+            if runtime.borrowing.was_refused(request):
+                raise ActorGone
         return ref
 
     def link(self, actor: bytes, owner: bytes, name: str, settings: ActorSettings, pending_max: int) -> Link:
@@ -227,8 +244,7 @@ class Actors:
     def _link(self, actor: bytes, owner: bytes, name: str, settings: ActorSettings, pending_max: int) -> Link:
         link = self._links.get(actor)
         if link is None:
-            eager = settings.is_async or settings.max_concurrency > 1 or bool(settings.groups)
-            link = self._links[actor] = Link(actor, eager=eager, name=name, pending_max=pending_max)
+            link = self._links[actor] = Link(actor, settings, name=name, pending_max=pending_max)
             self._runtime.send(m.WatchActor(actor, owner))
         return link
 
@@ -237,7 +253,11 @@ class Actors:
         self._runtime.send(m.KillActor(actor, no_restart, by))
         with self._runtime.lock:
             link = self._links.get(actor)
-            if link is not None and no_restart and link.state is not core.DEAD:
+            if link is None or link.state is core.DEAD:
+                return
+            if not no_restart:
+                link.dying()
+            else:
                 # For this process it is dead from now on; no later call of ours gets there before the signal.
                 death = Death("kill", f"skate.kill() was called by {by}.")
                 self.on_state(m.ActorState(actor, core.DEAD, link.life, b"", death))

@@ -24,7 +24,7 @@ Methods are called with the runtime's lock held unless they say otherwise.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,9 @@ from skate.exceptions import ObjectLostError, OwnerDiedError
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
+#: Refusals that are remembered; who asks for one does so at once.
+REFUSED_MAX = 100
+
 
 class Borrowing:
     def __init__(self, runtime: Runtime) -> None:
@@ -48,6 +51,8 @@ class Borrowing:
         self._requests = 0
         #: Registrations on the way: the owner asked, and the container to let go when it has answered.
         self._unanswered: dict[int, tuple[bytes, bytes | None]] = {}
+        #: The last of them for objects that their owner did not know any more.
+        self._refused: deque[int] = deque(maxlen=REFUSED_MAX)
 
     # -- values of borrowed objects ----------------------------------------------------------------------
 
@@ -146,14 +151,19 @@ class Borrowing:
         return request not in self._unanswered
 
     def on_borrow(self, peer: Peer, message: Borrow) -> None:
-        for id in message.ids:
-            self._table.add_borrower(id, message.borrower)
+        unknown = [id for id in message.ids if not self._table.add_borrower(id, message.borrower)]
         # The borrower's death must be noticed even if it never speaks to us.
         self._runtime.peers.get(message.borrower)
-        peer.send(Borrowed(message.request))
+        peer.send(Borrowed(message.request, bool(unknown)))
 
     def on_borrowed(self, message: Borrowed) -> None:
+        if message.refused:
+            self._refused.append(message.request)
         self._answer(message.request)
+
+    def was_refused(self, request: int) -> bool:
+        """Whether the owner did not know an object any more; of the last registrations only."""
+        return request in self._refused
 
     def _answer(self, request: int) -> None:
         _, container = self._unanswered.pop(request)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import Any
 
 from skate._core.ids import child_prefix
 from skate._core.task import Task
+from skate._worker.peers import Peer
 
 
 class TaskContext:
@@ -39,15 +41,48 @@ class TaskContext:
         return self.prefix
 
 
-class CurrentCall:
+class CurrentCall(TaskContext):
     """One of several calls that an actor is in at the same time."""
 
-    __slots__ = ("cancelled", "task")
+    __slots__ = ("caller", "task")
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, caller: Peer) -> None:
+        super().__init__(task.id, task.depth + 1)
+        self.fn = task.fn
+        self.attempt = task.extra.attempt if task.extra is not None else 0
         self.task = task
-        self.cancelled = False
+        self.caller = caller
 
 
 #: The call that a thread or a coroutine is in, in actors that run several at a time.
 CURRENT_CALL: ContextVar[CurrentCall | None] = ContextVar("current_call", default=None)
+
+
+def _of_current_call(name: str) -> Any:
+    def get(self: ManyCalls) -> Any:
+        return getattr(CURRENT_CALL.get() or self.otherwise, name)
+
+    def set(self: ManyCalls, value: Any) -> None:
+        setattr(CURRENT_CALL.get() or self.otherwise, name, value)
+
+    return property(get, set)
+
+
+class ManyCalls(TaskContext):
+    """The context of an actor that is in several calls: whoever asks is told about his own.
+
+    Code that is in no call, such as a thread that a method has left behind, belongs to the creation of the actor.
+    """
+
+    __slots__ = ("otherwise",)
+
+    def __init__(self, otherwise: TaskContext) -> None:
+        self.otherwise = otherwise
+
+    id = _of_current_call("id")
+    fn = _of_current_call("fn")
+    depth = _of_current_call("depth")
+    attempt = _of_current_call("attempt")
+    cancelled = _of_current_call("cancelled")
+    counter = _of_current_call("counter")
+    prefix = _of_current_call("prefix")

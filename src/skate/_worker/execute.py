@@ -190,6 +190,8 @@ class Executor:
             # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
             if self._current is not None and self._current.id == message.id:
                 self._runtime.context.cancelled = True
+                if self.producer.close(message.id):  # a generator can be stopped where it yields
+                    self._cancel = message.id
             self.actor.cancel(peer, message)
             return
         if self._current is None or self._current.id != message.id:
@@ -597,7 +599,8 @@ class Executor:
         That any of its threads waits is enough: the others may be waiting for that one, and to overbook the CPU for a
         while is better than to wait for ever.
         """
-        if self._current is None:
+        if self.current_task() is None or (self.actor is not None and not self.resources.get("CPU")):
+            self.flush()
             yield
             return
         runtime = self._runtime

@@ -1,0 +1,307 @@
+"""ActorPool: work shared out among actors; and the helpers of `skate.util` that yield results as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import skate
+from skate import util
+from skate.exceptions import ActorDiedError
+from skate.util import ActorPool
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+WITHIN_S = 20.0
+
+
+class Worker:
+    def double(self, value: int) -> int:
+        if value < 0:
+            raise ValueError(f"{value} is negative")
+        return 2 * value
+
+    def pair(self, value: int) -> tuple[int, int]:
+        return value, 2 * value
+
+    def pass_gate(self, gate: Any, value: int) -> int:
+        if value == 0:
+            skate.get(gate.wait.remote())
+        elif value == 3:
+            skate.get(gate.open.remote())
+        return value
+
+    def die_at(self, bad: int, value: int) -> int:
+        if value == bad:
+            os._exit(1)
+        return value
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def wait(self) -> str:
+        await self.event.wait()
+        return "passed"
+
+    async def open(self) -> None:
+        self.event.set()
+
+
+def workers(count: int) -> list[Any]:
+    return [skate.remote(Worker).remote() for _ in range(count)]
+
+
+def gate() -> Any:
+    return skate.remote(Gate).remote()
+
+
+def double(actor: Any, value: int) -> Any:
+    return actor.double.remote(value)
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_map_gives_results_in_the_order_of_the_values() -> None:
+    assert list(ActorPool(workers(2)).map(double, range(20))) == [2 * i for i in range(20)]
+
+
+def test_map_unordered_gives_every_result_once() -> None:
+    assert sorted(ActorPool(workers(2)).map_unordered(double, range(20))) == [2 * i for i in range(20)]
+
+
+def test_a_pool_can_be_used_again() -> None:
+    pool = ActorPool(workers(2))
+    assert list(pool.map(double, [1])) == [2]
+    assert list(pool.map(double, [])) == []
+    assert list(pool.map_unordered(double, [3])) == [6]
+
+
+def test_map_drops_results_that_nobody_fetched() -> None:
+    pool = ActorPool(workers(1))
+    for value in range(5):
+        pool.submit(double, value)
+    assert list(pool.map(double, [10, 11])) == [20, 22]
+    assert not pool.has_next()
+
+
+def test_one_slow_call_does_not_stop_the_other_actors() -> None:
+    """The first call ends only when the last one runs, so the second actor has to make all the others meanwhile."""
+    through = gate()
+    pool = ActorPool(workers(2))
+    results = pool.map(lambda actor, value: actor.pass_gate.remote(through, value), range(4))
+    assert list(results) == [0, 1, 2, 3]
+
+
+def test_unordered_results_do_not_wait_for_a_slow_one() -> None:
+    through = gate()
+    pool = ActorPool(workers(2))
+    results = pool.map_unordered(lambda actor, value: actor.pass_gate.remote(through, value), [0, 1, 2])
+    assert [next(results), next(results)] == [1, 2]
+    skate.get(through.open.remote())
+    assert list(results) == [0]
+
+
+# --- one at a time ----------------------------------------------------------------------------------------------------
+
+
+def test_results_are_fetched_in_the_order_of_submission() -> None:
+    pool = ActorPool(workers(2))
+    for value in range(4):
+        pool.submit(double, value)
+    assert [pool.get_next(timeout=WITHIN_S) for _ in range(4)] == [0, 2, 4, 6]
+    assert not pool.has_next()
+
+
+def test_ordered_and_unordered_fetching_may_be_mixed() -> None:
+    pool = ActorPool(workers(1))
+    for value in range(3):
+        pool.submit(double, value)
+    assert [pool.get_next_unordered(), pool.get_next(), pool.get_next_unordered()] == [0, 2, 4]
+
+
+def test_nothing_to_fetch_is_a_stop_iteration() -> None:
+    pool = ActorPool(workers(1))
+    for fetch in (pool.get_next, pool.get_next_unordered):
+        with pytest.raises(StopIteration, match="no more results"):
+            fetch()
+
+
+@pytest.mark.parametrize("fetch", [ActorPool.get_next, ActorPool.get_next_unordered])
+def test_after_a_timeout_the_result_can_still_be_fetched(fetch: Callable[..., Any]) -> None:
+    through = gate()
+    pool = ActorPool([through])
+    pool.submit(lambda actor, _: actor.wait.remote(), None)
+    with pytest.raises(TimeoutError, match="call again"):
+        fetch(pool, timeout=0.01)
+    skate.get(through.open.remote())
+    assert fetch(pool, timeout=WITHIN_S) == "passed"
+
+
+@pytest.mark.parametrize("fetch", [ActorPool.get_next, ActorPool.get_next_unordered])
+def test_a_timeout_may_drop_the_submission(fetch: Callable[..., Any]) -> None:
+    through = gate()
+    pool = ActorPool([through])
+    pool.submit(lambda actor, _: actor.wait.remote(), None)
+    pool.submit(lambda actor, _: actor.open.remote(), None)
+    with pytest.raises(TimeoutError, match="was dropped"):
+        fetch(pool, timeout=0.01, ignore_if_timedout=True)
+    skate.get(through.open.remote())
+    assert fetch(pool, timeout=WITHIN_S) is None
+    assert not pool.has_next()
+
+
+def test_a_call_with_several_returns_gives_a_list() -> None:
+    pool = ActorPool(workers(1))
+    assert list(pool.map(lambda actor, value: actor.pair.options(num_returns=2).remote(value), [1, 2])) == [
+        [1, 2],
+        [2, 4],
+    ]
+
+
+# --- the actors -------------------------------------------------------------------------------------------------------
+
+
+def test_actors_can_be_taken_out_and_put_back() -> None:
+    first, second = workers(2)
+    pool = ActorPool([first])
+    pool.submit(double, 1)
+    assert not pool.has_free()
+    assert pool.pop_idle() is None
+    with pytest.raises(ValueError, match="in this pool already"):
+        pool.push(first)
+    pool.push(second)
+    assert pool.has_free()
+    assert pool.pop_idle() == second
+    assert pool.get_next() == 2
+    assert pool.pop_idle() == first
+    assert pool.pop_idle() is None
+
+
+def test_an_actor_that_is_pushed_takes_waiting_work() -> None:
+    through, worker = gate(), workers(1)[0]
+    pool = ActorPool([through])
+    pool.submit(lambda actor, _: actor.wait.remote(), None)
+    pool.submit(double, 2)
+    pool.push(worker)
+    assert pool.get_next_unordered(timeout=WITHIN_S) == 4
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_call_does_not_lose_its_actor() -> None:
+    pool = ActorPool(workers(1))
+    for value in (1, -1, 3):
+        pool.submit(double, value)
+    assert pool.get_next() == 2
+    with pytest.raises(ValueError, match="-1 is negative"):
+        pool.get_next()
+    assert pool.get_next() == 6
+    assert pool.has_free()
+
+
+def test_a_function_that_returns_no_reference_is_told_so() -> None:
+    pool = ActorPool(workers(1))
+    with pytest.raises(TypeError, match="must return a reference"):
+        pool.submit(lambda actor, value: value, 1)
+    assert list(pool.map(double, [1])) == [2]
+
+
+def test_an_error_of_the_function_itself_comes_in_its_place() -> None:
+    pool = ActorPool(workers(1))
+    for value in (1, 0, 2):
+        pool.submit(lambda actor, value: actor.double.remote(4 // value), value)
+    assert pool.get_next() == 8
+    with pytest.raises(ZeroDivisionError):
+        pool.get_next()
+    assert pool.get_next() == 4
+
+
+def test_a_dead_actor_leaves_the_pool_and_the_others_go_on() -> None:
+    pool = ActorPool(workers(2))
+    for value in range(6):
+        pool.submit(lambda actor, value: actor.die_at.remote(0, value), value)
+    with pytest.raises(ActorDiedError):
+        pool.get_next(timeout=WITHIN_S)
+    assert [pool.get_next(timeout=WITHIN_S) for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_a_pool_whose_actors_are_all_dead_says_so() -> None:
+    pool = ActorPool(workers(1))
+    for value in range(2):
+        pool.submit(lambda actor, value: actor.die_at.remote(0, value), value)
+    with pytest.raises(ActorDiedError):
+        pool.get_next(timeout=WITHIN_S)
+    with pytest.raises(ValueError, match="has no actor to run them"):
+        pool.get_next(timeout=WITHIN_S)
+    pool.push(workers(1)[0])
+    assert pool.get_next(timeout=WITHIN_S) == 1
+
+
+# --- skate.util itself ------------------------------------------------------------------------------------------------
+
+
+@skate.remote
+def square(value: int) -> int:
+    return value * value
+
+
+def test_as_completed_yields_values_or_references() -> None:
+    refs = [square.remote(i) for i in range(5)]
+    assert sorted(util.as_completed(refs)) == [0, 1, 4, 9, 16]
+    assert set(util.as_completed(refs, yield_obj_refs=True)) == set(refs)
+
+
+@pytest.mark.parametrize("backpressure_size", [None, 1, 3])
+def test_map_unordered_yields_a_value_for_each_item(backpressure_size: int | None) -> None:
+    values = util.map_unordered(square, range(10), backpressure_size=backpressure_size)
+    assert sorted(values) == [i * i for i in range(10)]
+
+
+def test_map_unordered_reads_no_further_ahead_than_it_is_told() -> None:
+    read = []
+
+    def endless() -> Iterator[int]:
+        for i in range(1_000_000):
+            read.append(i)
+            yield i
+
+    values = util.map_unordered(square, endless(), backpressure_size=4)
+    next(values)
+    next(values)
+    assert len(read) <= 6
+
+
+def test_map_unordered_works_with_methods_of_actors() -> None:
+    worker = workers(1)[0]
+    assert sorted(util.map_unordered(worker.double, range(3))) == [0, 2, 4]
+    with pytest.raises(TypeError, match=r"skate\.remote"):
+        util.map_unordered(abs, [1])
+
+
+def test_the_address_of_this_node_is_an_address() -> None:
+    import ipaddress
+
+    assert ipaddress.ip_address(util.get_node_ip_address())
+
+
+def test_importing_the_package_loads_none_of_its_parts() -> None:
+    code = "import sys, skate.util; print(*[name for name in sys.modules if name.startswith('skate.util.')])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.split() == []
+
+
+def test_every_name_that_the_package_promises_is_there() -> None:
+    for name in util.__all__:
+        assert callable(getattr(util, name))
+    with pytest.raises(AttributeError, match="no attribute 'Pool'"):
+        util.Pool  # noqa: B018 - the look-up is the test
