@@ -460,3 +460,16 @@ def test_calls_that_take_each_others_results_all_fail_when_the_actor_dies(tmp_pa
     for ref in refs:
         with pytest.raises(ActorDiedError):
             skate.get(ref, timeout=WITHIN_S)
+
+
+def test_many_actors_that_can_never_be_placed_are_refused_at_the_same_time() -> None:
+    """One grace period for all of them, not one after another for every few."""
+    grace_s = 2.0
+    skate.shutdown()
+    skate.init(num_cpus=1, infeasible_grace_s=grace_s)
+    chains = [Chain.options(resources={"wheels": 1}).remote() for _ in range(40)]
+    refs = [chain.same.remote(0) for chain in chains]
+    ready, _ = skate.wait(refs, num_returns=1, timeout=WITHIN_S)
+    assert ready
+    _, left = skate.wait(refs, num_returns=len(refs), timeout=grace_s * 0.8)
+    assert not left, f"{len(left)} of {len(refs)} wait for another grace period"

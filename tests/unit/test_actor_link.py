@@ -133,6 +133,18 @@ def test_an_eager_actor_gets_what_is_ready_and_the_rest_keeps_its_order() -> Non
     assert take(link) == [A, C]
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_order_and_concurrency_can_be_chosen_apart(eager: bool) -> None:
+    """Whether a call waits for the arguments of those before it does not hang on how many run at a time."""
+    for ordered, sent in ((True, [A]), (False, [A, C])):
+        link = ActorLink(b"actor", eager=eager, ordered=ordered)
+        link.told(ALIVE, 1, P1)
+        submit(link, A)
+        submit(link, B, ready=False)
+        submit(link, C)
+        assert take(link) == sent
+
+
 def test_an_eager_actor_gets_one_message_after_another_but_does_not_have_to_answer() -> None:
     link = link_to(eager=True)
     submit(link, *[call(number) for number in range(BATCH_MAX + 5)])
@@ -328,6 +340,28 @@ def test_the_dead_stay_dead() -> None:
     assert judge(link) == [A]
 
 
+def test_nothing_is_sent_to_a_life_that_this_process_has_ended() -> None:
+    link = link_to()
+    submit(link, A)
+    take(link)
+    link.dying()
+    submit(link, B)
+    assert take(link) == []
+    link.gone(1)
+    assert judge(link, [A]) == [], "the node will say whether there is another life"
+    link.told(PENDING, 1, b"")
+    assert judge(link, [A]) == []
+    link.told(ALIVE, 2, P2)
+    assert take(link) == [A, B]
+
+
+@pytest.mark.parametrize("state", [WAITING, PENDING, STARTING, DEAD])
+def test_what_does_not_live_does_not_die(state: str) -> None:
+    link = link_to(state, 0, b"")
+    link.dying()
+    assert link.state == state
+
+
 # --- Giving up --------------------------------------------------------------------------------------------------------
 
 
@@ -430,18 +464,25 @@ class Schedules(RuleBasedStateMachine):
     The caller does what `_worker/actors.py` does: it pushes and judges after everything that it hears.
     """
 
-    @initialize(eager=st.booleans(), restarts=st.sampled_from([0, 2, 9]), alive=st.booleans())
-    def begin(self, eager: bool, restarts: int, alive: bool) -> None:
+    @initialize(
+        eager=st.booleans(),
+        ordered=st.sampled_from([None, True, False]),
+        restarts=st.sampled_from([0, 2, 9]),
+        alive=st.booleans(),
+    )
+    def begin(self, eager: bool, ordered: bool | None, restarts: int, alive: bool) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(actor_link, "BATCH_MAX", 3)
         self.patch.setattr(actor_link, "DEPTH_MAX", 5)
-        self.link = ActorLink(b"actor", eager=eager)
+        self.link = ActorLink(b"actor", eager=eager, ordered=ordered)
         self.calls: dict[bytes, Sent] = {}
         self.restarts = restarts
         self.lives: list[Life] = []
         #: What the node has said, on its way to the caller; and how the actor is in truth.
         self.news: deque[tuple[str, int, bytes]] = deque()
         self.state = WAITING
+        #: On their way from the caller to the node: wishes that the present life should end.
+        self.kills = 0
         if alive:
             self.a_life_begins(False, 1)
             self.hear_from_the_node(1)
@@ -519,6 +560,11 @@ class Schedules(RuleBasedStateMachine):
         unready = sorted(self.link.unready)
         self.link.unready.discard(unready[which % len(unready)])
         self.push()
+
+    @rule()
+    def end_the_present_life(self) -> None:
+        self.link.dying()
+        self.kills += 1
 
     # -- what the caller hears
 
@@ -606,6 +652,14 @@ class Schedules(RuleBasedStateMachine):
         if next_begins and self.state == PENDING:
             self.a_life_begins(False, 1)
 
+    @precondition(lambda self: self.kills)
+    @rule(lost=st.integers(0, 4))
+    def the_node_kills(self, lost: int) -> None:
+        """Whatever lives there by then."""
+        self.kills -= 1
+        if self.state == ALIVE:
+            self.the_life_ends(lost, False, False)
+
     def end_or_restart(self) -> None:
         self.restarts -= 1
         self.tell(PENDING if self.restarts >= 0 else DEAD)
@@ -633,7 +687,7 @@ class Schedules(RuleBasedStateMachine):
     def each_life_gets_calls_in_order(self) -> None:
         for life in getattr(self, "lives", ()):
             assert max(Counter(life.arrived).values(), default=1) == 1, "sent twice to one life"
-            if not self.link.eager:
+            if self.link.ordered:
                 assert life.arrived == sorted(life.arrived)
 
     @invariant()
@@ -644,6 +698,8 @@ class Schedules(RuleBasedStateMachine):
 
     def everything_comes_to_its_end(self) -> None:
         """All arguments come, all is heard, and the actor gets to live or is dead: no call is left waiting."""
+        while self.kills:
+            self.the_node_kills(0)
         if self.state in (WAITING, PENDING):
             self.a_life_begins(False, 1)
         self.link.unready.clear()
@@ -672,7 +728,8 @@ def test_many_plain_schedules(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(150):
         world = Schedules()
-        world.begin(eager=rng.random() < 0.3, restarts=rng.choice([0, 2, 9]), alive=True)
+        ordered = rng.choice([None, True, False])
+        world.begin(eager=rng.random() < 0.3, ordered=ordered, restarts=rng.choice([0, 2, 9]), alive=True)
         for _ in range(rng.randint(5, 60)):
             wander(world, rng)
             world.books_balance()
@@ -683,20 +740,24 @@ def test_many_plain_schedules(seed: int) -> None:
 
 def wander(world: Schedules, rng: random.Random) -> None:
     """One step that changes something."""
-    step = rng.randrange(10)
-    if step <= 1 or not world.calls:
+    step = rng.randrange(20)
+    if step <= 3 or not world.calls:
         world.submit(rng.randint(1, 4), rng.choice([0, 1, 2, -1]), rng.random() < 0.9)
-    elif step == 2 and world.state == ALIVE:
+    elif step <= 5 and world.state == ALIVE:
         world.the_life_ends(rng.randrange(4), rng.random() < 0.3, rng.random() < 0.5)
-    elif step == 3 and world.state in (WAITING, PENDING):
+    elif step <= 7 and world.state in (WAITING, PENDING):
         world.a_life_begins(rng.random() < 0.3, rng.randrange(4))
-    elif step <= 5 and world.news:
+    elif step <= 10 and world.news:
         world.hear_from_the_node(rng.randint(1, 3))
-    elif step <= 7 and any(life.outbox for life in world.lives):
+    elif step <= 14 and any(life.outbox for life in world.lives):
         world.hear_from_a_life(rng.randrange(9), rng.randint(1, 5))
-    elif step == 8 and world.link.unready:
+    elif step == 15 and world.kills:
+        world.the_node_kills(rng.randrange(4))
+    elif step == 15:
+        world.end_the_present_life()
+    elif step == 16 and world.link.unready:
         world.an_argument_arrives(rng.randrange(99))
-    elif step == 8 and world.unanswered():
+    elif step <= 17 and world.unanswered():
         world.cancel(rng.randrange(99))
     elif world.state == ALIVE:
         world.the_actor_reads()

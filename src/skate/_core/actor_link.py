@@ -122,7 +122,9 @@ class ActorLink:
     # -- what happened ------------------------------------------------------------------------------------------------
 
     def told(self, state: str, life: int, process: bytes) -> None:
-        """The node says how the actor is."""
+        """The node says how the actor is. The dead stay dead, whatever was on its way when they were killed here."""
+        if self.state is DEAD:
+            return
         self.state = ALIVE if state == ALIVE else DEAD if state == DEAD else state
         self.life = life
         self.process = process
@@ -134,9 +136,10 @@ class ActorLink:
 
     def gone(self, life: int) -> None:
         """Nothing more will come from that life."""
-        if life == self.sent_life and self.inflight:
-            self.lost += self.inflight.values()
-            self.inflight.clear()
+        if life != self.sent_life:
+            return
+        self.lost += self.inflight.values()
+        self.inflight.clear()
         self.acknowledged = True
 
     def judge(self, may_run_again: Callable[[Task], bool]) -> list[Task]:

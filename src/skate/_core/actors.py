@@ -31,8 +31,9 @@ DEAD = "dead"
 FAILED_STARTS_MAX = 5
 #: Pause before a start that follows a failed one; doubled each time.
 RESTART_PAUSE_S = 0.1
-#: Dead actors that are remembered, to tell late callers why; then the oldest are forgotten.
+#: Dead actors that are remembered, to tell late callers why; of the oldest only that they are dead is known.
 DEAD_MAX = 10_000
+FORGOTTEN_MAX = 100_000
 
 
 class Actor(msgspec.Struct):
@@ -115,6 +116,8 @@ class ActorTable:
         #: Who wanted to watch actors that nobody has registered yet, and the owners of those.
         self._early: dict[bytes, tuple[bytes, set[bytes]]] = {}
         self._dead: list[bytes] = []
+        #: Ids of dead actors of whom nothing else is known, oldest first.
+        self._forgotten: dict[bytes, None] = {}
         #: How many have died so far.
         self.deaths = 0
 
@@ -244,7 +247,11 @@ class ActorTable:
         self._dead.append(actor.id)
         self.deaths += 1
         if len(self._dead) > DEAD_MAX:
-            del self.actors[self._dead.pop(0)]
+            forgotten = self._dead.pop(0)
+            del self.actors[forgotten]
+            self._forgotten[forgotten] = None
+            if len(self._forgotten) > FORGOTTEN_MAX:
+                del self._forgotten[next(iter(self._forgotten))]
         return commands
 
     # -- who wants to know --------------------------------------------------------------------------------------------
@@ -254,7 +261,7 @@ class ActorTable:
         actor = self.actors.get(id)
         if actor is not None:
             actor.watchers.add(process)
-        elif owner_lives:
+        elif owner_lives and id not in self._forgotten:
             self._early.setdefault(id, (owner, set()))[1].add(process)
             return []
         return [Tell(process, id)]
@@ -263,6 +270,8 @@ class ActorTable:
         actor = self.actors.get(id)
         if actor is not None:
             actor.watchers.discard(process)
+        elif id in self._early:
+            self._early[id][1].discard(process)
 
     def _tell(self, actor: Actor) -> list[Command]:
         return [Tell(process, actor.id) for process in sorted(actor.watchers)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
 from skate._core import lease_events as leases
+from skate._core.resources import to_units
 from skate._core.task import ActorInfo, Death
 from skate._wire import messages as wire
 
@@ -33,6 +34,7 @@ class Actors:
         #: Actors that a worker is looked for, by what they need, and those that wait for their turn. The scheduler
         #: looks at every demand at every event; of a thousand that ask for the same a few are enough.
         self._looking: dict[Needs, set[bytes]] = {}
+        self._needs: dict[bytes, Needs] = {}
         self._waiting: dict[Needs, deque[bytes]] = {}
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -138,9 +140,11 @@ class Actors:
         if record is None or record.state != core.PENDING:
             return
         info = record.info
-        looking = self._looking.setdefault(_needs(info), set())
-        if len(looking) >= LOOKING_MAX:
-            self._waiting.setdefault(_needs(info), deque()).append(actor)
+        needs = self._needs[actor] = _needs(info)
+        looking = self._looking.setdefault(needs, set())
+        # What can never be had is asked for by all at once, so that all are refused at the same time.
+        if len(looking) >= LOOKING_MAX and self._daemon.scheduler.pool.can_ever_fit(to_units(info.to_place)):
+            self._waiting.setdefault(needs, deque()).append(actor)
             return
         looking.add(actor)
         retriable = info.max_restarts != 0
@@ -152,7 +156,9 @@ class Actors:
 
     def _found(self, actor: bytes) -> None:
         """It needs no worker any more: the next one may look."""
-        needs = _needs(self.table.actors[actor].info)
+        needs = self._needs.pop(actor, None)
+        if needs is None:
+            return
         looking, waiting = self._looking.get(needs, set()), self._waiting.get(needs)
         looking.discard(actor)
         while waiting and len(looking) < LOOKING_MAX:

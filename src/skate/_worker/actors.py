@@ -345,7 +345,7 @@ class Actors:
             self.settle(link)
 
     def on_taken(self, peer: Peer) -> None:
-        if peer.link is not None:
+        if peer.link is not None and peer.life == peer.link.sent_life:
             peer.link.acknowledged = True
             if peer.link.queue:
                 self.push(peer.link)
@@ -389,7 +389,9 @@ class Actors:
     def _judge(self, link: Link) -> None:
         failed = link.judge(self._may_run_again)
         for task in failed:
-            entry = self._table.entries[task.id]
+            entry = self._table.entries.get(task.id)
+            if entry is None or entry.task is None:
+                continue  # it took the result of a call before it, and failed with that
             if entry.pending is not None and entry.pending.cancelled:
                 error: BaseException = TaskCancelledError(task_name=entry.call.name)
             else:

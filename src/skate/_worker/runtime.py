@@ -306,7 +306,7 @@ class Runtime:
     def _on_returned(self, peer: Peer, message: m.Returned) -> None:
         if peer.link is None:
             self.submitter.on_returned(peer, message)
-        else:
+        elif message.leaving:
             self.actors.on_gone(peer)
 
     def _on_reply(self, message: Any) -> None:
