@@ -581,13 +581,14 @@ class ActorError(SkateError):
         actor_name: str = "",
         reason: str = "",
         stderr_tail: Iterable[str] = (),
+        next: str = "",
     ) -> None:
         self.actor_id = actor_id
         self.actor_name = actor_name
         self.reason = reason
         self.stderr_tail = tuple(stderr_tail)
         headline = f"{_actor(actor_name, actor_id)} {self._headline}."
-        super().__init__(message or _text(headline, why=reason, next=self._next, log=self.stderr_tail))
+        super().__init__(message or _text(headline, why=reason, next=next or self._next, log=self.stderr_tail))
 
 
 class ActorDiedError(ActorError):

@@ -42,6 +42,8 @@ class ActorProcess:
         self._executor = executor
         self.start = start
         self.instance: Any = None
+        #: What it prints is marked with, until it is called: its __init__ prints, and threads that were started there.
+        self.name_at_birth = start.info.class_name
         #: Calls run several at a time.
         self.concurrency: Concurrency | None = None
 

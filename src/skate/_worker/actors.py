@@ -425,7 +425,13 @@ class Actors:
         if cause is not None:
             what = "an argument of its creation is an error" if death.kind == "arguments" else "its __init__ raised"
             reason = f"{what}:\n{cause}"
-        error = kind(actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr)
+        # More restarts help only against the end of a process.
+        advice = "" if death.kind in ("crash", "memory") else "create it again."
+        if death.kind in ("init", "arguments"):
+            advice = "mend that, and create it again."
+        error = kind(
+            actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice
+        )
         error.__cause__ = cause
         return error
 

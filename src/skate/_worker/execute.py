@@ -467,7 +467,9 @@ class Executor:
     def task_name(self) -> str:
         """The name of the running task, for the prefix of what it prints."""
         current = self.current_task()
-        return self._task_name(current) if current is not None else ""
+        if current is None:
+            return self.actor.name_at_birth if self.actor is not None else ""
+        return self._task_name(current)
 
     def function_name(self) -> str:
         current = self.current_task()
