@@ -429,9 +429,7 @@ class Actors:
         advice = "" if death.kind in ("crash", "memory") else "create it again."
         if death.kind in ("init", "arguments"):
             advice = "mend that, and create it again."
-        error = kind(
-            actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice
-        )
+        error = kind(actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice)
         error.__cause__ = cause
         return error
 
