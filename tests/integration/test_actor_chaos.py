@@ -36,7 +36,7 @@ from skate.exceptions import ActorDiedError, ActorError, TaskCancelledError
 from waiting import wait_for
 
 #: How long the killer is about in the longest of the tests; the others have half of that.
-CHAOS_S = float(os.environ.get("SKATE_CHAOS_S", "8"))
+CHAOS_S = float(os.environ.get("SKATE_CHAOS_S", "4"))
 #: How long an answer may take when nobody kills any more; and a restart, on a machine that is busy.
 WITHIN_S = 30.0
 #: Calls in a burst, and the retries that they may have. -1: no end.
