@@ -146,7 +146,7 @@ class Concurrency(abc.ABC):
         for calls in self.waiting():
             for call in list(calls):
                 if call[1].id == id and _remove(calls, call):
-                    peer.send(m.Results([self._actor.cancelled(call[1])]))
+                    peer.send(m.Results([self._executor.cancelled_result(id)]))
                     return
         current = self._running.get(id)
         if current is not None:
@@ -262,7 +262,7 @@ class AsyncCalls(Concurrency):
                     result = self._result(peer, task, value)
             del value
         except asyncio.CancelledError:
-            result = self._actor.cancelled(task)
+            result = self._executor.cancelled_result(task.id)
         except EXITS:
             self._actor.exit()
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
@@ -355,7 +355,7 @@ class ThreadedCalls(Concurrency):
         try:
             result = self._call(peer, task)
             if current.cancelled and task.extra is not None and task.extra.generator:
-                result = self._actor.cancelled(task)  # it was closed before its end
+                result = self._executor.cancelled_result(task.id)  # it was closed before its end
         except EXITS:
             self._actor.exit()
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call

@@ -14,7 +14,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from skate._core.task import Death, Result, ResultExtra, Task
+from skate._core.task import Death
 from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._wire import messages as m
@@ -150,11 +150,6 @@ class ActorProcess:
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(self.instance, *args, **kwargs)
-
-    def cancelled(self, task: Task) -> Result:
-        from skate._core.task import Failure
-
-        return Result(task.id, Failure(b""), ResultExtra(cancelled=True))
 
     def cancel(self, peer: Peer, message: m.Cancel) -> None:
         """A call that runs several at a time; plain actors leave this to the executor."""

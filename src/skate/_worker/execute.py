@@ -118,7 +118,6 @@ class Executor:
         self.resources: dict[str, float] = {}
         self.gpu_ids: list[int] = []
         self._visible_gpus = visible_gpus()
-        self.tasks_run = 0
         #: A task ran since the last tick.
         self._ran = False
         self.handlers: dict[type, Callable[[Peer, Any], None]] = {
@@ -184,7 +183,7 @@ class Executor:
         for index, (_, task) in enumerate(self._queue):
             if task.id == message.id:
                 del self._queue[index]
-                peer.send(m.Results([self._cancelled_result(message.id)]))
+                peer.send(m.Results([self.cancelled_result(message.id)]))
                 return
         if self.actor is not None:
             # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
@@ -223,7 +222,7 @@ class Executor:
         else:
             self._runtime.submitter.cancel_children(children)
 
-    def _cancelled_result(self, id: bytes) -> Result:
+    def cancelled_result(self, id: bytes) -> Result:
         return Result(id, Failure(b""), ResultExtra(cancelled=True))
 
     def _on_cancel_signal(self, signum: int, frame: Any) -> None:
@@ -339,7 +338,7 @@ class Executor:
             self._slot[:] = task.id
             begin = perf_counter()
             if self._cancelled_early and task.id in self._cancelled_early:
-                result: Result | None = self._cancelled_result(task.id)
+                result: Result | None = self.cancelled_result(task.id)
             else:
                 result = self._execute(peer, task)
             if self._runtime.closed:
@@ -347,7 +346,7 @@ class Executor:
             if self._cancel:
                 # The cancellation came while it ran, even if it ended before the interrupt could be raised in it.
                 if self._cancel == task.id:
-                    result = self._cancelled_result(task.id)
+                    result = self.cancelled_result(task.id)
                 self._cancel = b""
             end = perf_counter()
             self._current = None
@@ -416,7 +415,6 @@ class Executor:
             extra = task.extra
             context = self._runtime.context
             context.enter(task.id, task.fn, task.depth + 1, extra.attempt if extra is not None else 0)
-            self.tasks_run += 1
             function = self._loaded(task.fn) or self.functions.load(task.fn)
             if extra is None:
                 value = function(*deserialize(task.args)) if task.args else function()
@@ -435,7 +433,7 @@ class Executor:
             del args, kwargs  # so that what the task does not keep is gone before `kept` is decided
             return self.store_results(peer, task, extra, self.split(value, extra.num_returns))
         except TaskInterrupt:
-            return self._cancelled_result(task.id)
+            return self.cancelled_result(task.id)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes the task's result
             if self._runtime.closed:
                 _end_forked_child(error)
