@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -32,3 +32,14 @@ def wait_for(condition: Callable[[], T], timeout_s: float, what: str) -> T:
             raise AssertionError(f"waited {timeout_s:g} s for {what}; the last look gave {value!r}")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+#: Far more than anything takes that is asked for, even on a busy machine.
+WITHIN_S = 20.0
+
+
+def value_of(ref: Any) -> Any:
+    """The value, or an error instead of a test that hangs."""
+    import skate
+
+    return skate.get(ref, timeout=WITHIN_S)

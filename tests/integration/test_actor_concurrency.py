@@ -22,20 +22,9 @@ from hypothesis import strategies as st
 import skate
 from programs import append, lines
 from skate.exceptions import ActorDiedError, PendingCallsLimitExceeded, SkateError, TaskCancelledError, TaskError
-from waiting import wait_for
+from waiting import WITHIN_S, value_of, wait_for
 
-WITHIN_S = 20.0
-
-
-@pytest.fixture(autouse=True)
-def two_cpus() -> Iterator[None]:
-    skate.init(num_cpus=2)
-    yield
-    skate.shutdown()
-
-
-def value_of(ref: Any) -> Any:
-    return skate.get(ref, timeout=WITHIN_S)
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 def assert_cancelled(ref: Any) -> TaskCancelledError:

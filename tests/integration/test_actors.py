@@ -20,20 +20,9 @@ import pytest
 import skate
 from programs import append, lines
 from skate.exceptions import GetTimeoutError, TaskError
-from waiting import wait_for
+from waiting import WITHIN_S, value_of, wait_for
 
-WITHIN_S = 20.0
-
-
-@pytest.fixture(autouse=True)
-def two_cpus() -> Iterator[None]:
-    skate.init(num_cpus=2)
-    yield
-    skate.shutdown()
-
-
-def value_of(ref: Any) -> Any:
-    return skate.get(ref, timeout=WITHIN_S)
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 def free_cpus() -> float:
