@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from leaks import RUN_MARK, RUN_MARK_NAME, Footprint, end_processes_left
-from waiting import wait_for
+import skate
+from leaks import RUN_MARK, RUN_MARK_NAME, Footprint
+from shared_runtime import Sharing, left_after_shutdown, shut_down
 
 #: Tests in these folders start nothing, and are thousands: they do without the check.
 WITHOUT_LEAK_CHECK = {"unit", "typing"}
-
-#: How long what a test used may take to disappear after shutdown. A promise about speed has a test of its own.
-GONE_WITHIN_S = 5.0
 
 _call_failed = pytest.StashKey[bool]()
 
@@ -50,10 +46,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Shut Skate down after the test and assert that no process, thread, descriptor, memory or file of it remains.
+@pytest.fixture(scope="session")
+def sharing() -> Iterator[Sharing]:
+    """The runtime that tests share one after the other; there is one at most."""
+    shared = Sharing()
+    yield shared
+    _fail_if(shared.end())
 
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest, sharing: Sharing) -> Iterator[None]:
+    """Assert that no process, thread, descriptor, memory or file of Skate remains after the test.
+
+    Tests that share a runtime are charged for what they leave in it, and together for what they leave around it.
     A test that failed holds its values in its traceback, so it is cleaned up after and not charged a second time.
     """
     folder = Path(request.node.path).relative_to(Path(__file__).parent).parts[0]
@@ -61,31 +66,39 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
 
-    before = Footprint.take()
-    yield
-    _shut_down_skate()
-    if request.node.get_closest_marker("no_leak_check"):
-        return
-    with contextlib.suppress(AssertionError):
-        wait_for(lambda: not Footprint.take().left_behind(before), GONE_WITHIN_S, "everything to be gone")
-    now = Footprint.take()
-    leaks = now.left_behind(before)
-    end_processes_left(now, before)
-    if leaks and not request.node.stash.get(_call_failed, False):
-        pytest.fail("the test left behind:\n  " + "\n  ".join(leaks), pytrace=False)
+    leaks: list[str] = []
+    if "runtime" in request.fixturenames and "fresh_runtime" not in request.fixturenames:
+        sharing.start(request.node.name)
+        yield
+        failed = request.node.stash.get(_call_failed, False)
+        leaks = [] if failed else sharing.left_in_it()
+        if failed or leaks or not sharing.is_running():
+            leaks += sharing.end()
+    else:
+        _fail_if(sharing.end())
+        before = Footprint.take()
+        yield
+        failed = request.node.stash.get(_call_failed, False)
+        shut_down()
+        leaks = left_after_shutdown(before)
+    if not failed:
+        _fail_if(leaks)
 
 
 @pytest.fixture
-def runtime() -> Iterator[ModuleType]:
-    """Skate with two CPUs."""
-    import skate
+def runtime() -> ModuleType:
+    """Skate with two CPUs, idle and empty, which other tests had before."""
+    return skate
 
+
+@pytest.fixture
+def fresh_runtime() -> Iterator[ModuleType]:
+    """Skate with two CPUs, which no other test had or will have; also for a test in a file whose tests share one."""
     skate.init(num_cpus=2)
     yield skate
     skate.shutdown()
 
 
-def _shut_down_skate() -> None:
-    skate = sys.modules.get("skate")
-    if skate is not None and skate.is_initialized():
-        skate.shutdown()
+def _fail_if(leaks: list[str]) -> None:
+    if leaks:
+        pytest.fail("left behind:\n  " + "\n  ".join(leaks), pytrace=False)

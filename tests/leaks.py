@@ -32,6 +32,9 @@ CACHED_DESCRIPTORS = ("/dev/urandom", "/dev/random", "/dev/null")
 #: Processes that the standard library starts once and keeps until the interpreter ends.
 CACHED_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
+#: The watch that pytest keeps over the test that runs.
+WATCH_OF_PYTEST = "pytest_timeout"
+
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -111,7 +114,7 @@ def _threads() -> dict[int, str]:
     return {
         thread.ident: f"{thread.name!r} (daemon={thread.daemon})"
         for thread in threading.enumerate()
-        if thread.ident is not None and thread.is_alive()
+        if thread.ident is not None and thread.is_alive() and not thread.name.startswith(WATCH_OF_PYTEST)
     }
 
 

@@ -1320,6 +1320,7 @@ def test_handles_can_be_keys() -> None:
     [lambda handle: pickle.loads(pickle.dumps(handle)), copy.copy, copy.deepcopy],
     ids=["pickle", "copy", "deepcopy"],
 )
+@pytest.mark.usefixtures("fresh_runtime")
 def test_a_copy_of_a_handle_leads_to_the_same_actor(duplicate: Callable[[Any], Any]) -> None:
     counter = Counter.remote()
     other = duplicate(counter)
@@ -1350,6 +1351,7 @@ def test_a_class_passed_to_a_task_makes_actors_there() -> None:
     assert value_of(make.remote(Counter.options(num_cpus=0), 5)) == 6
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 def test_actors_may_know_each_other() -> None:
     @skate.remote
     class Player:

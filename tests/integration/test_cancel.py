@@ -25,11 +25,7 @@ from waiting import wait_for
 WITHIN_S = 20.0
 
 
-@pytest.fixture(autouse=True)
-def two_cpus() -> Iterator[None]:
-    skate.init(num_cpus=2)
-    yield
-    skate.shutdown()
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 def assert_cancelled(ref: Any) -> TaskCancelledError:

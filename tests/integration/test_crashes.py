@@ -46,11 +46,7 @@ CRASHES = [(exit_with_3, 3, None), (kill_9, None, 9), (segfault, None, 11), (abo
 crash_kinds = pytest.mark.parametrize(("crash", "exit_code", "signal_number"), CRASHES)
 
 
-@pytest.fixture(autouse=True)
-def two_cpus(request: pytest.FixtureRequest) -> Iterator[None]:
-    skate.init(num_cpus=2)
-    yield
-    skate.shutdown()
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 def restart(**settings: Any) -> None:
@@ -455,6 +451,7 @@ def worker_pids() -> set[int]:
     return set(skate.get([pid.remote(number) for number in range(20)]))
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 def test_kill_9_of_what_starts_workers(tmp_path: Path) -> None:
     """Between the node daemon and its workers is the process that forks them. Work goes on without the first one."""
     workers = worker_pids()
@@ -474,6 +471,7 @@ def test_kill_9_of_what_starts_workers(tmp_path: Path) -> None:
     assert skate.get([add_one.remote(number) for number in range(100)], timeout=40) == list(range(1, 101))
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 def test_kill_9_of_the_daemon_ends_a_get_with_a_clear_error(tmp_path: Path) -> None:
     running = tmp_path / "running"
 
@@ -503,6 +501,7 @@ def test_kill_9_of_the_daemon_ends_a_get_with_a_clear_error(tmp_path: Path) -> N
     assert "SIGKILL" in text, "it says how the daemon ended"
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 def test_every_later_call_says_that_the_daemon_is_dead() -> None:
     import numpy as np
 
@@ -553,6 +552,7 @@ def test_shutdown_and_init_work_after_the_daemon_died() -> None:
     assert skate.get(add_one.remote(1)) == 2
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 def test_workers_die_with_the_daemon() -> None:
     pids = worker_pids()
     daemon_process().kill()

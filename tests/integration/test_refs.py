@@ -6,7 +6,6 @@ import ctypes
 import gc
 import pickle
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,7 @@ FREED_WITHIN_S = 20.0
 LARGE = 300_000
 
 
-@pytest.fixture(autouse=True)
-def everything_is_freed(runtime: Any) -> Iterator[None]:
-    """After each test, when its own references are gone, nothing is left: neither here nor in the store."""
-    before = skate.available_resources()["object_store_memory"]
-    yield
-    if not skate.is_initialized():
-        return  # the test ended the runtime, and with it every object
-    gc.collect()
-    wait_for(lambda: not objects_here(), FREED_WITHIN_S, "the driver's objects to be freed")
-    wait_for(
-        lambda: skate.available_resources()["object_store_memory"] >= before, FREED_WITHIN_S, "the store to be empty"
-    )
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 def objects_here() -> int:

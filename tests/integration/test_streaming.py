@@ -298,6 +298,26 @@ def test_a_dropped_stream_leaves_nothing(log: Path, ended: Path) -> None:
     wait_for(lambda: left() == 0, 20, "all of the stream to be freed")
 
 
+def test_an_error_after_the_generator_was_dropped_leaves_nothing(tmp_path: Path) -> None:
+    running, gate = tmp_path / "running", tmp_path / "gate"
+
+    @skate.remote
+    def fail_late() -> Iterator[int]:
+        yield 1
+        running.touch()
+        wait_for(gate.exists, 20, "the gate")
+        raise ValueError("nobody listens")
+
+    generator = fail_late.remote()
+    assert skate.get(next(generator)) == 1
+    wait_for(running.exists, 20, "the producer to go on")
+    del generator
+    wait_for(lambda: skate.nodes() and not current.get_runtime().statistics()["streams"], 20, "the stream to be closed")
+    gate.touch()
+    wait_for(lambda: not current.get_runtime().statistics()["tasks_in_flight"], 20, "the error to arrive")
+    assert not current.get_runtime().statistics()["objects_owned"]
+
+
 def test_a_stream_read_to_its_end_leaves_nothing() -> None:
     for _ in range(20):
         for ref in count.remote(10):

@@ -193,6 +193,8 @@ def test_an_actor_that_is_pushed_takes_waiting_work() -> None:
     pool.submit(double, 2)
     pool.push(worker)
     assert pool.get_next_unordered(timeout=WITHIN_S) == 4
+    through.open.remote()
+    assert pool.get_next_unordered(timeout=WITHIN_S) == "passed"
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

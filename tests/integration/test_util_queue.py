@@ -217,6 +217,7 @@ def test_async_calls_know_the_same_limits() -> None:
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 def test_the_same_queue_is_there_in_tasks_and_after_pickling() -> None:
     queue: Queue[Any] = Queue(maxsize=5)
     copy = pickle.loads(pickle.dumps(queue))
@@ -364,6 +365,7 @@ def test_ctrl_c_in_a_get_takes_no_item() -> None:
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("fresh_runtime")
 @pytest.mark.parametrize("force", [False, True])
 def test_a_queue_that_was_shut_down_says_so_everywhere(force: bool) -> None:
     queue: Queue[int] = Queue()

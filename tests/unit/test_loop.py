@@ -617,6 +617,22 @@ def test_while_there_is_something_to_do_it_does_not_sleep(host: Host) -> None:
     wait_for(lambda: host.loop.dormant, PATIENCE_S, "the I/O thread to sleep")
 
 
+def test_messages_without_a_pause_do_not_put_housekeeping_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "TICK_S", 0.05)
+    host = Host()
+    host.busy = True
+    _, far = host.connect()
+    host.on_message = lambda channel, message: far.send(Borrowed(0))
+    host.loop.start()
+    try:
+        far.send(Borrowed(0))
+        wait_for(lambda: host.ticks >= 3, PATIENCE_S, "three ticks between messages")
+        assert len(host.received) > 3
+    finally:
+        host.loop.stop()
+        far.close()
+
+
 @pytest.mark.usefixtures("short_ticks")
 def test_stir_wakes_it(host: Host) -> None:
     wait_for(lambda: host.loop.dormant, PATIENCE_S, "the I/O thread to sleep")

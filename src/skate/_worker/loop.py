@@ -74,6 +74,7 @@ class Loop:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_numbers = itertools.count()
         self._wake_at = 0.0
+        self._tick_at = time.monotonic() + TICK_S
         self._idle_ticks = 0
         #: True while the I/O thread sleeps without ticking; whoever creates work must call `stir`.
         self.dormant = False
@@ -280,13 +281,14 @@ class Loop:
                 self._wake_at = float("inf")
                 return -1
             self.dormant = False
-        self._wake_at = now + TICK_S
-        if self._timers:
-            self._wake_at = min(self._wake_at, self._timers[0][0])
+            self._tick_at = now + TICK_S
+        # The next tick stays where it is while messages arrive: they may do so for ever.
+        self._wake_at = min(self._tick_at, self._timers[0][0]) if self._timers else self._tick_at
         return max(0.0, self._wake_at - now)
 
     def _run_timers(self) -> None:
         now = time.monotonic()
+        self._tick_at = now + TICK_S
         with self.lock:
             self._idle_ticks = 0 if self._tick() else self._idle_ticks + 1
             while self._timers and self._timers[0][0] <= now:

@@ -27,7 +27,7 @@ dropped_streams: deque[bytes] = deque()
 class Stream:
     """What the owner knows of one running generator. Methods are called with the runtime's lock held."""
 
-    __slots__ = ("_runtime", "failure", "id", "received", "taken", "total", "waiters")
+    __slots__ = ("_runtime", "closed", "failure", "id", "received", "taken", "total", "waiters")
 
     def __init__(self, runtime: Runtime, id: bytes) -> None:
         self._runtime = runtime
@@ -38,6 +38,8 @@ class Stream:
         #: Items in all, once the generator has ended.
         self.total: int | None = None
         self.failure: Failure | None = None
+        #: The consumer is gone: there is nobody who would take a failure that still comes.
+        self.closed = False
         #: Called once when an item or the end arrives: for consumers in event loops.
         self.waiters: list[Callable[[], None]] = []
 
@@ -58,7 +60,7 @@ class Stream:
 
     def on_failure(self, failure: Failure) -> None:
         """The consumer gets the items that came before, then a reference that raises, then the end."""
-        if self.failure is not None:
+        if self.failure is not None or self.closed:
             return
         self.failure = failure
         self.received += 1
@@ -106,6 +108,7 @@ class Stream:
 
     def close(self) -> None:
         """Nobody will take more: free what was not taken, and stop the producer."""
+        self.closed = True
         if self.total is None:
             peer = self._producer()
             if peer is not None:
