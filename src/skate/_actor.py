@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -31,6 +32,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Calls at a time of an async actor that does not say.
 ASYNC_CONCURRENCY = 1000
+#: Longest pause between two looks for an actor whose name is taken, and which is not there yet, or not any more.
+LOOK_AGAIN_S_MAX = 0.02
 _METHOD_OPTIONS = "__skate_method_options__"
 
 
@@ -171,18 +174,22 @@ class ActorClass(Generic[T]):
             runtime.environment(options.runtime_env),
             about,
         )
-        made = runtime.actors.create(
-            exported, info, self._about.settings, args, kwargs, pending_max=options.max_pending_calls
-        )
-        if interrupt.pending:
-            interrupt.raise_pending()
-        if isinstance(made, ObjectRef):
-            return Actor(made._id[:16], runtime.process_id, about, made)
-        if options.get_if_exists:
-            try:
+        pause_s = 0.0
+        while True:
+            made = runtime.actors.create(
+                exported, info, self._about.settings, args, kwargs, pending_max=options.max_pending_calls
+            )
+            if interrupt.pending:
+                interrupt.raise_pending()
+            if isinstance(made, ObjectRef):
+                return Actor(made._id[:16], runtime.process_id, about, made)
+            if not options.get_if_exists:
+                break
+            with contextlib.suppress(ActorGone):
                 return _found(made)
-            except ActorGone:
-                return self.remote(*args, **kwargs)
+            # Its owner lets go of it, or is about to make it, with arguments that may take a while to store.
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s + 0.0005, LOOK_AGAIN_S_MAX)
         where = f" in namespace {info.namespace!r}" if info.namespace else ""
         raise ValueError(
             f"the name {options.name!r} is taken{where} by another actor.\n"

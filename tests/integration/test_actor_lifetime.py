@@ -8,6 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -915,6 +916,35 @@ def test_get_if_exists_from_many_tasks_at_once_makes_one() -> None:
     found = skate.get([use.remote() for _ in range(20)], timeout=WITHIN_S)
     assert len({handle for handle, _ in found}) == 1
     assert sorted(number for _, number in found) == list(range(1, 21))
+
+
+def test_get_if_exists_waits_for_one_that_is_being_made(tmp_path: Path) -> None:
+    """Its name is taken before its arguments are stored; whoever looks for it meanwhile gets it in the end."""
+    storing, looked, gate = tmp_path / "storing", tmp_path / "looked", tmp_path / "gate"
+
+    class SlowToStore:
+        def __reduce__(self) -> Any:
+            storing.touch()
+            wait_for(gate.exists, WITHIN_S, "the gate")
+            return int, (5,)
+
+    @skate.remote
+    def make() -> int:
+        first = Counter.options(name="slow", get_if_exists=True).remote(SlowToStore())
+        wait_for(looked.exists, WITHIN_S, "the other one to have it")
+        return skate.get(first.add.remote(), timeout=WITHIN_S)
+
+    made = make.remote()
+    wait_for(storing.exists, WITHIN_S, "the arguments to be stored")
+    with ThreadPoolExecutor() as threads:
+        other = threads.submit(Counter.options(name="slow", get_if_exists=True).remote, 100)
+        for _ in range(20):
+            with pytest.raises(ValueError, match="there is no actor named"):
+                skate.get_actor("slow")
+        gate.touch()
+        counter = other.result(WITHIN_S)
+    looked.touch()
+    assert sorted([value_of(counter.add.remote()), value_of(made)]) == [6, 7]
 
 
 def test_get_if_exists_makes_a_new_one_after_a_kill() -> None:

@@ -588,6 +588,31 @@ def test_a_borrower_that_lets_go_before_it_knows_the_owner_is_not_waited_for() -
     assert_all_freed(cluster)
 
 
+def test_a_borrower_that_was_refused_once_is_counted_the_next_time() -> None:
+    """B finds an actor of A's by its name before A has an entry for it, gives up, and finds it again a moment later."""
+    cluster = cluster_of(A, B)
+    actor = cluster.new_id(cluster[A])
+    borrower, owner = cluster[B], cluster[A]
+
+    def find() -> bool:
+        borrower.adopt([actor])
+        request = borrower.borrowing.register(actor, A)
+        cluster.deliver_all()
+        return not borrower.borrowing.was_refused(request)
+
+    assert not find()
+    owner.table.entries[actor] = Entry(1, 0, b"actor")
+    borrower.drop([actor])
+    cluster.deliver_all()
+    assert find()
+    owner.table.drop([actor])
+    assert actor in owner.table.entries, "the borrower has it"
+    borrower.drop([actor])
+    cluster.deliver_all()
+    assert actor not in owner.table.entries
+    assert_all_freed(cluster)
+
+
 def test_a_dead_borrower_holds_nothing() -> None:
     cluster = cluster_of(A, B)
     x = hand_over(cluster, A, B)

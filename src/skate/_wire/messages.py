@@ -442,13 +442,13 @@ class Fetched(Message, tag=81):
 
 
 class Borrow(Message, tag=82):
-    """A holder of references → their owner: `borrower` holds these too.
+    """A holder of a reference → its owner: `borrower` holds one too.
 
     Reply: Borrowed, after which the sender may let go.
     """
 
     request: int
-    ids: list[bytes]
+    id: bytes
     borrower: bytes
 
 
@@ -456,7 +456,7 @@ class Borrowed(Message, tag=83):
     """Owner → sender of Borrow."""
 
     request: int
-    #: One of the objects is freed already.
+    #: The owner does not know the object: it is freed already, or an actor that is not made yet.
     refused: bool = False
 
 

@@ -110,7 +110,7 @@ class ActorProcess:
         with runtime.lock:
             runtime._housekeeping()
             requests = [
-                runtime.borrowing.register([ref.id], ref.owner)
+                runtime.borrowing.register(ref.id, ref.owner)
                 for ref in refs
                 if ref.id in runtime.table.entries and ref.owner != runtime.process_id
             ]

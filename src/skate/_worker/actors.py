@@ -231,7 +231,7 @@ class Actors:
             ref = runtime.adopt(actor + FIRST_RETURN, owner)
         if owner != runtime.process_id:
             with runtime.lock:
-                request = runtime.borrowing.register([ref._id], owner)
+                request = runtime.borrowing.register(ref._id, owner)
             runtime.block_until(lambda: runtime.borrowing.answered(request), None)
             if runtime.borrowing.was_refused(request):
                 raise ActorGone

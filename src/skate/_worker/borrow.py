@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skate._core.ownership import Entry
 from skate._core.task import RefInfo
@@ -42,6 +42,17 @@ if TYPE_CHECKING:
 REFUSED_MAX = 100
 
 
+class Registration(NamedTuple):
+    """A borrower that its object's owner was told of, and has not answered for."""
+
+    id: bytes
+    owner: bytes
+    #: The borrower is this process.
+    own: bool
+    #: Holds the object until then.
+    container: bytes | None
+
+
 class Borrowing:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -49,8 +60,7 @@ class Borrowing:
         #: Borrowed objects whose value was asked for.
         self._fetching: set[bytes] = set()
         self._requests = 0
-        #: Registrations on the way: the owner asked, and the container to let go when it has answered.
-        self._unanswered: dict[int, tuple[bytes, bytes | None]] = {}
+        self._unanswered: dict[int, Registration] = {}
         #: The last of them for objects that their owner did not know any more.
         self._refused: deque[int] = deque(maxlen=REFUSED_MAX)
 
@@ -103,7 +113,7 @@ class Borrowing:
         for ref in message.contained:
             if ref.owner not in (peer.process_id, me):
                 self._table.hold(id)
-                self.register([ref.id], ref.owner, container=id)
+                self.register(ref.id, ref.owner, container=id)
         self._table.resolve(id, entry, message.value, held)
 
     # -- registering --------------------------------------------------------------------------------------------
@@ -135,30 +145,35 @@ class Borrowing:
             else:
                 self._runtime.peers.get(ref.owner).send(Release([(ref.id, 1)]))
 
-    def register(self, ids: list[bytes], owner: bytes, *, borrower: bytes = b"", container: bytes | None = None) -> int:
-        """Tell an owner that `borrower` (this process by default) holds references; the number of the request."""
+    def register(self, id: bytes, owner: bytes, *, borrower: bytes = b"", container: bytes | None = None) -> int:
+        """Tell an owner that `borrower` (this process by default) holds a reference; the number of the request."""
         if not borrower:
-            for id in ids:
-                entry = self._table.entries.get(id)
-                if entry is not None:
-                    entry.registered += 1
+            entry = self._table.entries.get(id)
+            if entry is not None:
+                entry.registered += 1
         self._requests += 1
-        self._unanswered[self._requests] = (owner, container)
-        self._runtime.peers.get(owner).send(Borrow(self._requests, ids, borrower or self._runtime.process_id))
+        self._unanswered[self._requests] = Registration(id, owner, own=not borrower, container=container)
+        self._runtime.peers.get(owner).send(Borrow(self._requests, id, borrower or self._runtime.process_id))
         return self._requests
 
     def answered(self, request: int) -> bool:
         return request not in self._unanswered
 
     def on_borrow(self, peer: Peer, message: Borrow) -> None:
-        unknown = [id for id in message.ids if not self._table.add_borrower(id, message.borrower)]
+        known = self._table.add_borrower(message.id, message.borrower)
         # The borrower's death must be noticed even if it never speaks to us.
         self._runtime.peers.get(message.borrower)
-        peer.send(Borrowed(message.request, bool(unknown)))
+        peer.send(Borrowed(message.request, not known))
 
     def on_borrowed(self, message: Borrowed) -> None:
         if message.refused:
             self._refused.append(message.request)
+            registration = self._unanswered[message.request]
+            entry = self._table.entries.get(registration.id)
+            if registration.own and entry is not None:
+                # The owner did not count it. It may know the object by the time that we let go: an actor has its name a
+                # moment before its owner has an entry for it.
+                entry.registered -= 1
         self._answer(message.request)
 
     def was_refused(self, request: int) -> bool:
@@ -166,7 +181,7 @@ class Borrowing:
         return request in self._refused
 
     def _answer(self, request: int) -> None:
-        _, container = self._unanswered.pop(request)
+        container = self._unanswered.pop(request).container
         if container is not None:
             self._table.unhold((container,))
 
@@ -200,12 +215,12 @@ class Borrowing:
                     entries[ref.id].registered += 1
                     kept.append(ref.id)
                 else:
-                    requests.append(self.register([ref.id], ref.owner))
+                    requests.append(self.register(ref.id, ref.owner))
         for ref in returned:
             if ref.owner == me:
                 self._table.add_borrower(ref.id, receiver)
             elif ref.owner != receiver:
-                requests.append(self.register([ref.id], ref.owner, borrower=receiver))
+                requests.append(self.register(ref.id, ref.owner, borrower=receiver))
         return kept, requests
 
     # -- death --------------------------------------------------------------------------------------------------------
@@ -217,7 +232,7 @@ class Borrowing:
             if entry.value is None:
                 self._table.resolve(id, entry, failure_of(OwnerDiedError(object_id=id.hex(), owner_pid=peer.pid)))
         # Nobody will answer; what waited for the answers goes on.
-        for request in [number for number, (owner, _) in self._unanswered.items() if owner == peer.process_id]:
+        for request in [number for number, asked in self._unanswered.items() if asked.owner == peer.process_id]:
             self._answer(request)
 
     def statistics(self) -> dict[str, Any]:

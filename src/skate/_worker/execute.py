@@ -159,7 +159,7 @@ class Executor:
                 runtime.table.hold(ref.id)
             else:
                 runtime.table.hold(ref.id, ref.owner)
-                runtime.borrowing.register([ref.id], ref.owner)
+                runtime.borrowing.register(ref.id, ref.owner)
 
     def _on_undefine(self, peer: Peer, message: m.Undefine) -> None:
         for fn in message.fns:
