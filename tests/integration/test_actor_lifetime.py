@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ import pytest
 
 import skate
 from programs import append, lines
-from skate.exceptions import ActorDiedError, ActorError, ActorUnschedulableError
+from skate._wire.messages import KillActor
+from skate._worker import current
+from skate.exceptions import ActorDiedError, ActorError, ActorUnavailableError, ActorUnschedulableError
 from waiting import WITHIN_S, value_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -542,6 +545,25 @@ def test_kill_wins_over_max_restarts() -> None:
     assert_gone(pid)
 
 
+def test_the_next_life_may_begin_before_kill_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter.options(max_restarts=1).remote(100)
+    pid = value_of(counter.pid.remote())
+    runtime = current.get_runtime()
+    send = runtime.send
+
+    def send_and_be_slow(message: Any) -> None:
+        send(message)
+        if isinstance(message, KillActor):
+            wait_for(lambda: actor_pids() not in ([], [pid]), WITHIN_S, "the next life")
+
+    def actor_pids() -> list[int]:
+        return [actor["pid"] for actor in runtime.query("actors") if actor["state"] == "alive"]
+
+    monkeypatch.setattr(runtime, "send", send_and_be_slow)
+    skate.kill(counter, no_restart=False)
+    assert value_of(counter.add.options(max_task_retries=-1).remote()) == 101
+
+
 def test_kill_may_leave_the_restarts() -> None:
     counter = Counter.options(max_restarts=1).remote(100)
     assert value_of(counter.add.remote()) == 101
@@ -608,6 +630,50 @@ def test_an_actor_may_end_itself(tmp_path: Path, method: str) -> None:
     assert_gone(pid)
     assert "exit_actor" in str(assert_died(leaver.note.remote("later")))
     assert lines(tmp_path / "log") == ["made"]
+
+
+class Quitter:
+    def quit(self, code: Any = None) -> None:
+        sys.exit(code)
+
+    def number(self) -> int:
+        return 1
+
+
+class AsyncQuitter:
+    async def quit(self, code: Any = None) -> None:
+        sys.exit(code)
+
+    async def number(self) -> int:
+        return 1
+
+
+QUITTERS = [(Quitter, {}), (Quitter, {"max_concurrency": 2}), (AsyncQuitter, {})]
+
+
+@pytest.mark.parametrize(("cls", "options"), QUITTERS, ids=["plain", "threaded", "async"])
+@pytest.mark.parametrize("code", [None, 0])
+def test_sys_exit_ends_the_actor_for_good(cls: Any, options: dict[str, Any], code: Any) -> None:
+    quitter = skate.remote(cls).options(max_restarts=-1, **options).remote()
+    assert value_of(quitter.number.remote()) == 1
+    assert "it called sys.exit()" in str(assert_died(quitter.quit.remote(code)))
+    assert "it called sys.exit()" in str(assert_died(quitter.number.remote()))
+
+
+@pytest.mark.parametrize(("cls", "options"), QUITTERS, ids=["plain", "threaded", "async"])
+@pytest.mark.parametrize(("code", "exit_code"), [(3, 3), ("no more paper", 1)])
+def test_sys_exit_with_a_code_is_a_crash(cls: Any, options: dict[str, Any], code: Any, exit_code: int) -> None:
+    quitter = skate.remote(cls).options(max_restarts=1, **options).remote()
+    before = [quitter.number.remote() for _ in range(10)]
+    skate.wait(before, num_returns=10, timeout=WITHIN_S)
+    with pytest.raises(ActorUnavailableError, match=f"exited with code {exit_code}"):
+        value_of(quitter.quit.remote(code))
+    assert [value_of(ref) for ref in before] == [1] * 10
+    assert value_of(quitter.number.remote()) == 1, "it was started again"
+    error = assert_died(quitter.quit.remote(code))
+    assert f"exited with code {exit_code}" in str(error)
+    if isinstance(code, str):
+        assert code in str(error)
 
 
 def test_calls_before_the_exit_are_answered_and_those_behind_fail(tmp_path: Path) -> None:

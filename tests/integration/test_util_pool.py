@@ -503,7 +503,7 @@ def test_a_pool_that_nobody_holds_lives_until_its_results_are_there() -> None:
         gc.collect()
         return values
 
-    with pytest.warns(ResourceWarning, match="unclosed running pool"):
+    with pytest.warns(ResourceWarning, match="unclosed running multiprocessing pool"):
         assert use() == [i * i for i in range(10)]
 
 
@@ -618,6 +618,21 @@ def test_an_initializer_that_raises_fails_the_calls_with_its_error() -> None:
             with pytest.raises(RuntimeError, match="no start"):
                 pool.map_async(square, range(4)).get(WITHIN_S)
     pool.join()
+
+
+def test_an_initializer_that_raises_is_heard_of_even_if_nobody_calls(caplog: pytest.LogCaptureFixture) -> None:
+    pool = Pool(1, initializer=fail, initargs=("no start",))
+    pool.close()
+    pool.join()
+    assert "no start" in caplog.text
+    caplog.clear()  # the error there has references
+
+
+def test_objects_of_a_manager_work_in_the_pool() -> None:
+    with multiprocessing.Manager() as manager, Pool(2) as pool:
+        shared = manager.dict()
+        pool.starmap(shared.__setitem__, [(number, number * number) for number in range(4)])
+        assert dict(shared) == {0: 0, 1: 1, 2: 4, 3: 9}
 
 
 def test_a_pool_of_an_earlier_session_says_so() -> None:

@@ -77,7 +77,7 @@ class Concurrency(abc.ABC):
         self._actor = actor
         settings = actor.start.create.settings
         self._limits = {"": settings.max_concurrency, **settings.groups}
-        self._outbox = Outbox(executor)
+        self.outbox = Outbox(executor)
         #: Calls that run.
         self._running: dict[bytes, CurrentCall] = {}
 
@@ -138,7 +138,7 @@ class Concurrency(abc.ABC):
             if current.caller is peer:
                 current.cancelled = True
                 self._interrupt(id)
-        self._outbox.forget(peer)
+        self.outbox.forget(peer)
 
     def cancel(self, peer: Peer, message: m.Cancel) -> None:
         """With the runtime's lock held."""
@@ -195,7 +195,7 @@ class AsyncCalls(Concurrency):
 
     def run(self) -> None:
         self._loop.run_forever()
-        self._outbox.flush()
+        self.outbox.flush()
         self._leaving = True
         # Calls that wait get the chance to tidy up; what comes of them is of no interest any more.
         others = [task for task in asyncio.all_tasks(self._loop) if not task.done()]
@@ -263,8 +263,8 @@ class AsyncCalls(Concurrency):
             del value
         except asyncio.CancelledError:
             result = self._executor.cancelled_result(task.id)
-        except EXITS:
-            self._actor.exit()
+        except EXITS as error:
+            self._actor.exit(error)
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
             result = executor.failed(peer, task, error)
         self._free[group] += 1
@@ -272,7 +272,7 @@ class AsyncCalls(Concurrency):
         del self._tasks[task.id]
         executor.note(task, begin)
         if result is not None and not self._leaving:
-            self._outbox.add(peer, result)
+            self.outbox.add(peer, result)
             if not self._flushing:
                 self._flushing = True
                 self._loop.call_soon(self._flush)
@@ -280,7 +280,7 @@ class AsyncCalls(Concurrency):
 
     def _flush(self) -> None:
         self._flushing = False
-        self._outbox.flush()
+        self.outbox.flush()
 
     async def _stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
         producer, id = self._executor.producer, task.id
@@ -335,7 +335,7 @@ class ThreadedCalls(Concurrency):
 
     def run(self) -> None:
         self._runtime.loop.wait(lambda: self._stopping)
-        self._outbox.flush()
+        self.outbox.flush()
 
     def stop(self) -> None:
         self._stopping = True
@@ -356,14 +356,14 @@ class ThreadedCalls(Concurrency):
             result = self._call(peer, task)
             if current.cancelled and task.extra is not None and task.extra.generator:
                 result = self._executor.cancelled_result(task.id)  # it was closed before its end
-        except EXITS:
-            self._actor.exit()
+        except EXITS as error:
+            self._actor.exit(error)
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
             result = executor.failed(peer, task, error)
         del self._running[task.id]
         executor.note(task, begin)
         if result is not None:
-            self._outbox.add(peer, result)
+            self.outbox.add(peer, result)
 
     def _call(self, peer: Peer, task: Task) -> Result:
         """Run a method to its result; raises what it raises."""
@@ -380,8 +380,8 @@ class ThreadedCalls(Concurrency):
 
     def send_results(self, *, more: bool) -> None:
         """A call has ended; with `more`, this thread starts another at once."""
-        if not more or time.monotonic() - self._outbox.since > COLLECT_S:
-            self._outbox.flush()
+        if not more or time.monotonic() - self.outbox.since > COLLECT_S:
+            self.outbox.flush()
         elif not self._watching:
             self._watching = True
             self._runtime.loop.call_at(time.monotonic() + WATCH_S, self._look_after_outbox)
@@ -392,7 +392,7 @@ class ThreadedCalls(Concurrency):
 
     def _look_after_outbox(self) -> None:
         self._watching = False
-        self._outbox.flush()
+        self.outbox.flush()
 
 
 class Threads:

@@ -19,6 +19,7 @@ from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._wire import messages as m
 from skate._worker.context import ManyCalls
+from skate._worker.output import end_as_a_program
 from skate.exceptions import AsyncioActorExit
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class ActorExit(BaseException):
     """Raised by `exit_actor()`: the actor ends. Not an Exception, so that methods do not catch it by accident."""
 
 
-#: What ends an actor from within.
-EXITS = (ActorExit, AsyncioActorExit)
+#: What ends an actor from within a method.
+EXITS = (ActorExit, AsyncioActorExit, SystemExit)
 
 
 class ActorProcess:
@@ -81,7 +82,7 @@ class ActorProcess:
             else:
                 self.instance = cls(*args, **kwargs)
             del args, kwargs
-        except EXITS:
+        except (ActorExit, AsyncioActorExit):
             self._end(Death("exit", "its __init__ called skate.exit_actor()."))
             return False
         except BaseException as error:  # noqa: BLE001 - whatever __init__ raises, callers are told
@@ -125,8 +126,16 @@ class ActorProcess:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def exit(self) -> None:
-        self._end(Death("exit", "it called skate.exit_actor()."))
+    def exit(self, error: BaseException) -> None:
+        """A method raised what ends the actor: for good, or, as `sys.exit(1)` does, as a crash would."""
+        if isinstance(error, SystemExit):
+            if error.code:
+                if self.concurrency is not None:
+                    self.concurrency.outbox.flush()
+                end_as_a_program(error)
+            self._end(Death("exit", "it called sys.exit()."))
+        else:
+            self._end(Death("exit", "it called skate.exit_actor()."))
 
     def _end(self, death: Death) -> None:
         self._runtime.send(m.ActorEnded(death))

@@ -250,14 +250,12 @@ class Actors:
 
     def kill(self, actor: bytes, *, no_restart: bool) -> None:
         by = f"{'the driver' if self._runtime.is_driver else 'a worker'}, pid {os.getpid()}"
-        self._runtime.send(m.KillActor(actor, no_restart, by))
         with self._runtime.lock:
             link = self._links.get(actor)
-            if link is None or link.state is core.DEAD:
-                return
-            if not no_restart:
-                link.dying()
-            else:
+            if link is not None and not no_restart:
+                link.dying()  # before its node hears of it: the next life may begin at once
+            self._runtime.send(m.KillActor(actor, no_restart, by))
+            if link is not None and no_restart:
                 # For this process it is dead from now on; no later call of ours gets there before the signal.
                 death = Death("kill", f"skate.kill() was called by {by}.")
                 self.on_state(m.ActorState(actor, core.DEAD, link.life, b"", death))

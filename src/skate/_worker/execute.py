@@ -23,10 +23,9 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import child_prefix, return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
@@ -47,7 +46,7 @@ from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.context import CURRENT_CALL
 from skate._worker.functions import LoadedFunctions
 from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
-from skate._worker.output import flush_output
+from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer
 from skate.exceptions import ObjectLostError, TaskInterrupt
@@ -342,7 +341,7 @@ class Executor:
             else:
                 result = self._execute(peer, task)
             if self._runtime.closed:
-                _end_forked_child(None)
+                end_as_a_program(None)
             if self._cancel:
                 # The cancellation came while it ran, even if it ended before the interrupt could be raised in it.
                 if self._cancel == task.id:
@@ -365,10 +364,11 @@ class Executor:
                 else:
                     outbox.append(result)
             timing = self._timings.get(fn)
-            if timing is None:
-                timing = self._timings[fn] = [0, 0.0]
-            timing[0] += 1
-            timing[1] += end - begin
+            if timing is None:  # in one go: another thread may send it at any moment
+                self._timings[fn] = [1, end - begin]
+            else:
+                timing[0] += 1
+                timing[1] += end - begin
             if extra is not None:
                 self._after(task, extra)
         self._slot[:] = _NO_TASK
@@ -436,9 +436,10 @@ class Executor:
             return self.cancelled_result(task.id)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes the task's result
             if self._runtime.closed:
-                _end_forked_child(error)
+                end_as_a_program(error)  # user code forked, and the child came back to us
             if self.actor is not None and isinstance(error, EXITS):
-                self.actor.exit()
+                self.flush()
+                self.actor.exit(error)
                 return None
             return self.failed(peer, task, error)
 
@@ -662,20 +663,6 @@ def visible_gpus() -> list[int]:
 _NO_TASK = bytes(SLOT_TASK_BYTES)
 #: Functions of ours that call user code: an exception there is an exception of the task.
 _RUNS_USER_CODE = frozenset({"_execute", "stream", "dynamic", "split"})
-
-
-def _end_forked_child(error: BaseException | None) -> NoReturn:
-    """User code forked, and the child came back to us: it ends as a program would, and answers nobody."""
-    code = 0
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    elif error is not None:
-        traceback.print_exception(error)
-        code = 1
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
 
 
 def _exit_cleanly(runtime: Runtime) -> None:

@@ -7,9 +7,13 @@ nothing is printed.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import sys
+import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
 MARK = "\0skate:task:"
 
@@ -44,6 +48,22 @@ def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TaggedStream):
             stream.flush_partial()
+
+
+def end_as_a_program(error: BaseException | None) -> NoReturn:
+    """End this process as Python would end a program with that exception, but for exit handlers."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            sys.stderr.write(f"{error.code}\n")
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def tag_output(task_name: Callable[[], str]) -> None:

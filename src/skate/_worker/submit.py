@@ -526,7 +526,8 @@ class Submitter:
         if message.leaving:
             self._return(lease)
         elif lease.inflight:
-            lease.load_s *= len(lease.inflight) / before
+            # A finalizer may have run in between, and what it submitted may be all that the worker has.
+            lease.load_s *= len(lease.inflight) / before if before else 0.0
         else:
             self._settle(lease)
         self.push(lease.cls)

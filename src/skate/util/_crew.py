@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import abc
 import logging
+import multiprocessing
 import queue
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]  # typeshed leaves it out
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -52,17 +54,6 @@ def cluster_cpus() -> int:
     return max(1, int(skate.cluster_resources().get("CPU", 1)))
 
 
-class RemoteTraceback(Exception):
-    """The cause of an error that was raised in a worker: its text is the traceback there."""
-
-    def __init__(self, tb: str) -> None:
-        super().__init__(tb)
-        self.tb = tb
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.tb}"""'
-
-
 class Answer(NamedTuple):
     """What a worker did: the values of the calls up to the first error, and that error."""
 
@@ -73,7 +64,9 @@ class Answer(NamedTuple):
 class Worker:
     """Runs whatever it is given. An actor."""
 
-    def __init__(self) -> None:
+    def __init__(self, authkey: bytes) -> None:
+        # What a `multiprocessing.Manager()` shares can be used by processes that have the key.
+        multiprocessing.current_process().authkey = authkey
         #: The function of the last job. Jobs that have the same one do not send it again.
         self._function: Callable[..., Any] | None = None
 
@@ -320,7 +313,7 @@ class Crew:
         wanted = self.size if self._starts_all else len(self._members) + len(self._waiting) - self._starting
         while len(self._members) < min(self.size, wanted) and self.broken is None and not self._terminated:
             try:
-                member = _Member(self._remote_class.remote())
+                member = _Member(self._remote_class.remote(bytes(multiprocessing.current_process().authkey)))
                 answer = member.actor.start.remote(self._initializer, self._initargs).future()
             except Exception as error:
                 if making:
@@ -350,6 +343,8 @@ class Crew:
     def _break(self, error: BaseException) -> None:
         if self.broken is None and not self._terminated:
             self.broken = self._when_broken(error)
+            if not self._waiting:
+                log.error("the workers of a pool or executor cannot go on: %s", error)
             while self._waiting:
                 self._tell(_News(None, self._waiting.popleft(), None, self.broken))
 
@@ -455,7 +450,7 @@ class Crew:
 def _answer(values: list[Any], error: Exception | None, text: str) -> Answer:
     """The error as it was, with the traceback of where it was raised as its cause."""
     if error is not None:
-        error.__cause__ = RemoteTraceback(text)
+        error.__cause__ = RemoteTraceback(f'\n"""\n{text}"""')
     return Answer(values, error)
 
 

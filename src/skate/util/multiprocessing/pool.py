@@ -17,7 +17,7 @@ from multiprocessing import TimeoutError
 from typing import Any, Generic, TypeVar
 
 import skate
-from skate.util._crew import Answer, Crew, Job, RemoteTraceback, cluster_cpus, log
+from skate.util._crew import Answer, Crew, Job, cluster_cpus, log
 
 T = TypeVar("T")
 
@@ -485,7 +485,7 @@ class Pool:
         # Its workers end with the handles to them: nothing else is to be done, and a finalizer should not do it.
         crew = getattr(self, "_crew", None)
         if crew is not None and not crew.is_closed and crew.is_current:
-            warnings.warn(f"unclosed running pool {self!r}", ResourceWarning, source=self, stacklevel=2)
+            warnings.warn(f"unclosed running multiprocessing pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def _running_crew(self) -> Crew:
         if self._crew is None or self._crew.is_closed:
@@ -498,4 +498,4 @@ def _check_chunksize(chunksize: Any) -> None:
         raise ValueError(f"chunksize={chunksize!r}: it may be a whole number, 1 or more.")
 
 
-__all__ = ["AsyncResult", "IMapIterator", "Pool", "RemoteTraceback", "TimeoutError"]
+__all__ = ["AsyncResult", "IMapIterator", "Pool", "TimeoutError"]
