@@ -368,7 +368,7 @@ def map(
         >>> list(skate.map(square, range(1_000_000)))
 
     Small items are sent in chunks whose size adapts to how long one takes. At most `max_in_flight` items are
-    submitted and not yet consumed, so the iterable may be endless.
+    submitted and not yet consumed, so the iterable may be endless. With a method of an actor each item is a call.
     """
     from skate._iterate import parallel_map
 

@@ -16,6 +16,7 @@ from skate._worker.current import get_runtime
 from skate.exceptions import GetTimeoutError
 
 if TYPE_CHECKING:
+    from skate._actor import ActorMethod
     from skate._worker.runtime import Runtime
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ CHUNK_S = 0.01
 CHUNK_MAX = 4096
 #: Chunks on the way for each CPU.
 CHUNKS_PER_CPU = 4
+#: Calls of an actor's method on the way, unless max_in_flight says otherwise.
+CALLS_MAX = 1000
 
 
 def as_completed(runtime: Runtime, refs: list[ObjectRef[T]], timeout: float | None) -> Iterator[ObjectRef[T]]:
@@ -67,18 +70,21 @@ def parallel_map(
     runtime: Runtime, function: Any, *iterables: Iterable[Any], max_in_flight: int | None, chunk: int | None
 ) -> Iterator[Any]:
     """See `skate.map`."""
+    from skate._actor import ActorMethod
     from skate._options import task_options
     from skate._remote_function import RemoteFunction
 
+    for name, value in (("max_in_flight", max_in_flight), ("chunk", chunk)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"map({name}={value!r}): it may be None or a whole number, 1 or more.")
+    if isinstance(function, ActorMethod):
+        return _map_calls(runtime, function, zip(*iterables), max_in_flight or CALLS_MAX)
     if isinstance(function, RemoteFunction):
         plain, options = function._function, function._options
     elif callable(function):
         plain, options = function, task_options()
     else:
         raise TypeError(f"map() takes a function, not a {type(function).__qualname__}.")
-    for name, value in (("max_in_flight", max_in_flight), ("chunk", chunk)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"map({name}={value!r}): it may be None or a whole number, 1 or more.")
 
     def run_chunk(items: list[tuple[Any, ...]]) -> tuple[list[Any], float, bytes | None]:
         return _run_chunk(plain, items)
@@ -119,3 +125,16 @@ def parallel_map(
                 raise error_of(Failure(error))
 
     return results()
+
+
+def _map_calls(
+    runtime: Runtime, method: ActorMethod[Any, Any], items: Iterable[tuple[Any, ...]], most: int
+) -> Iterator[Any]:
+    """A call for each item: actors take many calls in one message as it is."""
+    flying: deque[ObjectRef[Any]] = deque()
+    for arguments in items:
+        if len(flying) >= most:
+            yield runtime.get([flying.popleft()], None)[0]
+        flying.append(method.remote(*arguments))
+    while flying:
+        yield runtime.get([flying.popleft()], None)[0]

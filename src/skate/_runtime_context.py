@@ -78,9 +78,13 @@ class RuntimeContext:
         return {"GPU": [str(number) for number in get_gpu_ids()]}
 
     def get_runtime_env_string(self) -> str:
+        """The runtime_env that this process has, its own and what it inherited, as JSON."""
         import json
 
-        return json.dumps(get_runtime().settings.get("runtime_env", {}))
+        runtime = get_runtime()
+        given = runtime.settings.get("runtime_env", {})
+        variables = runtime.environment(given)
+        return json.dumps({**given, "env_vars": variables} if variables else given)
 
     def is_canceled(self) -> bool:
         """Whether somebody cancelled the current task."""

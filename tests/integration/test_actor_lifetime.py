@@ -18,9 +18,16 @@ import pytest
 
 import skate
 from programs import append, lines
+from skate._core.actor_link import DYING
 from skate._wire.messages import KillActor
 from skate._worker import current
-from skate.exceptions import ActorDiedError, ActorError, ActorUnavailableError, ActorUnschedulableError
+from skate.exceptions import (
+    ActorDiedError,
+    ActorError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    GetTimeoutError,
+)
 from waiting import WITHIN_S, value_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -546,21 +553,20 @@ def test_kill_wins_over_max_restarts() -> None:
 
 
 def test_the_next_life_may_begin_before_kill_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process notes of the end of a life it notes before the node hears of it, not after the next began."""
     counter = Counter.options(max_restarts=1).remote(100)
-    pid = value_of(counter.pid.remote())
+    assert value_of(counter.add.remote()) == 101
     runtime = current.get_runtime()
-    send = runtime.send
+    send, noted = runtime.send, []
 
-    def send_and_be_slow(message: Any) -> None:
-        send(message)
+    def send_and_look(message: Any) -> None:
         if isinstance(message, KillActor):
-            wait_for(lambda: actor_pids() not in ([], [pid]), WITHIN_S, "the next life")
+            noted.append(runtime.actors._links[message.actor].state)
+        send(message)
 
-    def actor_pids() -> list[int]:
-        return [actor["pid"] for actor in runtime.query("actors") if actor["state"] == "alive"]
-
-    monkeypatch.setattr(runtime, "send", send_and_be_slow)
+    monkeypatch.setattr(runtime, "send", send_and_look)
     skate.kill(counter, no_restart=False)
+    assert noted == [DYING]
     assert value_of(counter.add.options(max_task_retries=-1).remote()) == 101
 
 
@@ -1387,6 +1393,22 @@ def test_why_of_a_call_whose_argument_is_late(tmp_path: Path) -> None:
     assert "slow_argument" in text
     go.touch()
     assert value_of(ref) == 1
+
+
+def test_what_a_call_waits_for_while_its_actor_waits_for_arguments(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    @skate.remote
+    def slow_argument() -> int:
+        wait_for(go.exists, 40, "the gate to open")
+        return 1
+
+    ref = Counter.remote(slow_argument.remote()).add.remote()
+    with pytest.raises(GetTimeoutError, match="the actor Counter, whose arguments are not there yet"):
+        skate.get(ref, timeout=0.01)
+    assert "the actor Counter, whose arguments are not there yet" in skate.why(ref)
+    go.touch()
+    assert value_of(ref) == 2
 
 
 def test_why_of_a_call_to_a_dead_actor() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
+import json
 import os
 import pickle
 import re
@@ -1424,6 +1426,21 @@ def test_resources_as_the_actor_sees_them() -> None:
     assert not value_of(Facts.remote().facts.remote())["resources"].get("CPU")
 
 
+def test_the_environment_of_an_actor_is_told() -> None:
+    @skate.remote(runtime_env={"env_vars": {"OF_THE_ACTOR": "1"}})
+    class Told:
+        def here(self) -> str:
+            return skate.get_runtime_context().get_runtime_env_string()
+
+        def in_a_task(self) -> str:
+            text: str = skate.get(skate.remote(lambda: skate.get_runtime_context().get_runtime_env_string()).remote())
+            return text
+
+    told = Told.remote()
+    for text in skate.get([told.here.remote(), told.in_a_task.remote()], timeout=WITHIN_S):
+        assert json.loads(text) == {"env_vars": {"OF_THE_ACTOR": "1"}}
+
+
 def test_a_task_of_an_actor_is_in_no_actor() -> None:
     actor_id, pid = value_of(Facts.remote().facts_of_a_task.remote())
     assert actor_id is None
@@ -1452,6 +1469,36 @@ def test_an_actor_sends_calls_to_itself() -> None:
     chain = Chain.remote()
     value_of(chain.go.remote(5))
     wait_for(lambda: value_of(chain.all_seen.remote()) == [5, 4, 3, 2, 1, 0], WITHIN_S, "all its calls to have run")
+
+
+def test_why_of_a_call_to_oneself() -> None:
+    @skate.remote
+    class Asking:
+        def why(self) -> str:
+            ref = skate.get_runtime_context().current_actor.pid.remote()
+            return wait_for(lambda: "behind" in skate.why(ref) and skate.why(ref), WITHIN_S, "it to be there")
+
+        def pid(self) -> int:
+            return os.getpid()
+
+    asking = Asking.remote()
+    assert f"pid {value_of(asking.pid.remote())} behind Asking.why" in value_of(asking.why.remote())
+
+
+def test_map_calls_the_method_for_each_item_in_order() -> None:
+    counter = Counter.remote()
+    assert list(skate.map(counter.add, range(5))) == [0, 1, 3, 6, 10]
+    assert list(skate.map(counter.add, range(3000), max_in_flight=7))[-1] == 10 + sum(range(3000))
+
+    @skate.remote
+    def in_a_task(counter: Any) -> list[int]:
+        return list(skate.map(counter.add, [0, 0]))
+
+    assert len(value_of(in_a_task.remote(counter))) == 2
+    numbers = skate.map(counter.add, itertools.count(), max_in_flight=3)
+    next(numbers)
+    sent = value_of(counter.read.remote())
+    assert sent <= 10 + sum(range(3000)) + sum(range(4)), "an endless iterable is not run ahead of"
 
 
 def test_an_actor_gives_its_handle_to_others() -> None:

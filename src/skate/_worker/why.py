@@ -135,6 +135,9 @@ def _explain_call_locally(runtime: Runtime, id: bytes, name: str, link: Link) ->
     if link.state == core.ALIVE:
         return f"{name} waits behind {link.pending - 1} other calls to the actor {link.name}"
     creation = runtime.actors.creation(link)
+    made_by = runtime.table.entries.get(link.creation_id)
+    if made_by is not None and made_by.pending is not None and made_by.pending.missing:
+        return f"{name} waits for the actor {link.name}, whose arguments are not there yet"
     needs = "" if creation is None else ", ".join(f"{amount:g} {kind}" for kind, amount in creation.to_place.items())
     return f"{name} waits for the actor {link.name} to be started" + (f", which needs {needs}" if needs else "")
 
@@ -147,7 +150,8 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
         answer = runtime.ask(
             peer.send, lambda request: AskTask(request, id[:16] + FIRST_RETURN), time.monotonic() + ANSWER_TIMEOUT_S
         )
-        return _explain_sent(name, peer.pid, answer.body if answer is not None else None)
+        pid = runtime.pid if link.process == runtime.process_id else peer.pid
+        return _explain_sent(name, pid, answer.body if answer is not None else None)
     if link.state == core.ALIVE:
         return f"{name} waits behind {link.pending - 1} other calls to the actor."
     known = next((actor for actor in runtime.query("actors") if actor["actor_id"] == link.id), None)
@@ -156,6 +160,8 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
         return f"{name} waits for the actor {link.name}, whose arguments are not there yet."
     if state == core.STARTING:
         return f"{name} waits for the actor {link.name}, whose __init__ is running."
+    if state == core.ALIVE:
+        return f"{name} is about to be sent to the actor {link.name}."
     again = "to be started again" if link.life else "to be started"
     demands = runtime.query("demands")
     demand = next((demand for demand in demands["demands"] if demand["process"] == link.id), None)
