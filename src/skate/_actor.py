@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 from skate._core.ids import short
 from skate._core.task import ActorInfo, ActorSettings
 from skate._object_ref import ObjectRef
-from skate._options import ActorOptions, MethodOptions, merge, method_options
+from skate._options import ActorOptions, MethodOptions, checked_text, merge, method_options
 from skate._worker import interrupt
 from skate._worker.actor_process import BUILT_IN, ActorExit
 from skate._worker.actors import ActorGone, MethodCall
@@ -76,7 +77,7 @@ def _describe(cls: type, options: ActorOptions) -> About:
         if name in dir(object) or name in ("__weakref__", "__dict__", "__module__"):
             continue
         function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
-        if not inspect.isroutine(function):
+        if not inspect.isroutine(function) or not callable(function):  # a cached property is a routine, too
             if not name.startswith("__"):
                 others.append(name)
             continue
@@ -176,11 +177,11 @@ class ActorClass(Generic[T]):
         )
         pause_s = 0.0
         while True:
+            if interrupt.pending:
+                interrupt.raise_pending()
             made = runtime.actors.create(
                 exported, info, self._about.settings, args, kwargs, pending_max=options.max_pending_calls
             )
-            if interrupt.pending:
-                interrupt.raise_pending()
             if isinstance(made, ObjectRef):
                 return Actor(made._id[:16], runtime.process_id, about, made)
             if not options.get_if_exists:
@@ -282,14 +283,14 @@ class ActorMethod(Generic[P, R]):
 
     def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the method. Arguments that are references are replaced by their values."""
+        if interrupt.pending:
+            interrupt.raise_pending()
         call = self._call
         if call is None or call.runtime.closed:
             call = self._prepare()
         if kwargs or not self._least <= len(args) <= self._most:
             self._check(args, kwargs)
         ref: R = call.runtime.actors.call(call, args, kwargs)
-        if interrupt.pending:
-            interrupt.raise_pending()
         return ref
 
     def _prepare(self) -> MethodCall:
@@ -342,6 +343,10 @@ class ActorMethod(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"ActorMethod({_load_about(self._about).class_name}.{self._name})"
+
+    def __reduce__(self) -> Any:
+        handle: Actor[Any] = Actor(bytes(self._actor_id), self._owner, self._about, self._ref)
+        return ActorMethod, (handle, self._name, self._method, self._options)
 
 
 class Actor(Generic[T]):
@@ -448,6 +453,8 @@ def kill(actor: Actor[Any], *, no_restart: bool = True) -> None:
     """
     if not isinstance(actor, Actor):
         raise TypeError(f"skate.kill() ends actors, and {actor!r} is no handle to one; tasks end by skate.cancel().")
+    if not isinstance(no_restart, bool):
+        raise TypeError(f"kill(no_restart={no_restart!r}): it may be True or False.")
     get_runtime().actors.kill(bytes(actor._actor_id), no_restart=no_restart)
 
 
@@ -456,10 +463,11 @@ def get_actor(name: str, namespace: str | None = None) -> Actor[Any]:
 
     >>> skate.get_actor("counter").increment.remote()
     """
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"get_actor({name!r}): the name must be a string that is not empty.")
+    name = checked_text("get_actor", "name", name)
+    if not name:
+        raise ValueError("get_actor(''): the name is empty.")
     runtime = get_runtime()
-    where = runtime.welcome.namespace if namespace is None else namespace
+    where = runtime.welcome.namespace if namespace is None else checked_text("get_actor", "namespace", namespace)
     answer = runtime.actors.find(name, where)
     found: Actor[Any] | None = None
     if answer is not None:
@@ -482,9 +490,13 @@ def exit_actor() -> None:
     >>> skate.exit_actor()
     """
     executor = get_runtime().executor
-    if executor is None or executor.actor is None:
+    actor = executor.actor if executor is not None else None
+    if actor is None:
         raise TypeError("skate.exit_actor() was called outside of an actor: only an actor can end itself with it.")
-    raise ActorExit
+    error = ActorExit()
+    if actor.concurrency is not None or threading.current_thread() is not threading.main_thread():
+        actor.exit(error)  # it may not be a call that ends here, but a thread or task of the actor's own
+    raise error
 
 
 def current_actor() -> Actor[Any]:

@@ -111,8 +111,9 @@ def init(
                 raise ValueError(f"init({name}={seconds!r}): it may be a number of seconds, 0 or more.")
         if not isinstance(log_to_driver, bool):
             raise TypeError(f"init(log_to_driver={log_to_driver!r}): it may be True or False.")
-        from skate._options import task_options
+        from skate._options import checked_text, task_options
 
+        namespace = checked_text("init", "namespace", namespace or "")
         checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
         directory = spill_directory or _temp_dir or temporary_directory()
         if not os.path.isdir(directory):
@@ -132,12 +133,12 @@ def init(
             store_full_grace_s=store_full_grace_s,
         )
         _settings.clear()
-        _settings.update(namespace=namespace or "", runtime_env=checked.runtime_env)
+        _settings.update(namespace=namespace, runtime_env=checked.runtime_env)
         env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
         if address not in (None, "local"):
-            _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace or "")
+            _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace)
         else:
-            _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace or "")
+            _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
         runtime = _node.runtime
         runtime.settings = dict(_settings)
         current.set_runtime(runtime)
@@ -177,8 +178,6 @@ def _check_init(
             raise ValueError(f"init({name}={value!r}): it may be a number, 0 or more.")
     if num_gpus is not None and num_gpus != int(num_gpus):
         raise ValueError(f"init(num_gpus={num_gpus!r}): it may be a whole number; tasks can ask for fractions.")
-    if namespace is not None and not isinstance(namespace, str):
-        raise TypeError(f"init(namespace={namespace!r}): it may be a string.")
     if not (_is_number(memory_threshold) and 0 < memory_threshold <= 1):
         raise ValueError(f"init(memory_threshold={memory_threshold!r}): it may be a number above 0, at most 1.")
     if not isinstance(logging_level, int) and str(logging_level).upper() not in LOGGING_LEVELS:
@@ -308,10 +307,9 @@ def put(value: T) -> ObjectRef[T]:
     """
     if isinstance(value, ObjectRef):
         raise TypeError("put() of a reference: pass the reference itself on, or put it inside a list.")
-    ref = current.get_runtime().put(value)
     if interrupt.pending:
         interrupt.raise_pending()
-    return ref
+    return current.get_runtime().put(value)
 
 
 def wait(
@@ -387,6 +385,9 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False
     """
     if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
         raise TypeError(f"cancel() takes a reference, not {_what(ref)}.")
+    for name, value in (("force", force), ("recursive", recursive)):
+        if not isinstance(value, bool):
+            raise TypeError(f"cancel({name}={value!r}): it may be True or False.")
     current.get_runtime().cancel(ref._id, force=force, recursive=recursive)
 
 

@@ -26,6 +26,9 @@ import msgspec
 
 from skate._core.resources import AMOUNT_MAX, PRECISION
 
+#: The largest number that messages carry.
+WHOLE_MAX = 2**63 - 1
+
 # --- checks: a value in, the value in its one form out; TypeError or ValueError with the reason, as a clause ----------
 
 
@@ -80,6 +83,8 @@ def _whole(value: object, least: int) -> int:
     number = int(value)
     if number < least:
         raise ValueError(f"it is less than {least}")
+    if number > WHOLE_MAX:
+        raise ValueError(f"it is more than {WHOLE_MAX}")
     return number
 
 
@@ -128,7 +133,20 @@ def _pending(value: object) -> int:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("it is not a string")
-    return value
+    text = str.__str__(value)  # the text of a numpy.str_ or an enumeration, and nothing else of it
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character (a lone surrogate), which cannot be sent") from None
+    return text
+
+
+def checked_text(call: str, argument: str, value: object) -> str:
+    """The same for an argument of an API call."""
+    try:
+        return _text(value)
+    except (TypeError, ValueError) as reason:
+        raise type(reason)(f"{call}({argument}={_short(value)}): {reason}; it may be a string.") from None
 
 
 def _some_text(value: object) -> str:
@@ -147,12 +165,17 @@ def _flag(value: object) -> bool:
 def _mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError("it is not a dict")
-    for name in value:
+    checked: dict[str, Any] = {}
+    for name, content in value.items():
         if not isinstance(name, str):
             raise TypeError(f"the name {_short(name)} is not a string")
         if not name:
             raise ValueError("one of the names is empty")
-    return dict(value)
+        try:
+            checked[_text(name)] = content
+        except ValueError as reason:
+            raise ValueError(f"of the name {_short(name)}: {reason}") from None
+    return checked
 
 
 def _texts(value: object) -> dict[str, str]:
@@ -160,6 +183,10 @@ def _texts(value: object) -> dict[str, str]:
     for name, text in checked.items():
         if not isinstance(text, str):
             raise TypeError(f"the value of {name!r} is {_short(text)}, which is not a string")
+        try:
+            checked[name] = _text(text)
+        except ValueError as reason:
+            raise ValueError(f"the value of {name!r} is {_short(text)}: {reason}") from None
     return checked
 
 
@@ -409,7 +436,8 @@ class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     num_returns: Annotated[int | Literal["streaming", "dynamic"] | None, _NUM_RETURNS] = None
     concurrency_group: Annotated[
-        str, Rule(_text, "the name of a group, a string", "the group of the actor's concurrency_groups that runs it")
+        str,
+        Rule(_text, "the name of a group, a string", "the group of the actor's concurrency_groups that runs it"),
     ] = ""
     max_task_retries: Annotated[
         int | None,

@@ -60,15 +60,14 @@ class RemoteFunction(Generic[P, R]):
 
         def remote(self, /, *args, **kwargs):
             """Start a task. Arguments that are references are replaced by their values."""
+            if interrupt.pending:
+                interrupt.raise_pending()
             call = self._call
             if call is None or call.runtime.closed:
                 call = self._prepare()
             if kwargs or not self._least <= len(args) <= self._most:
                 self._check(args, kwargs)
-            ref = call.runtime.submit(call, args, kwargs)
-            if interrupt.pending:
-                interrupt.raise_pending()
-            return ref
+            return call.runtime.submit(call, args, kwargs)
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise the TypeError that a direct call would raise, at the call and not in the task."""

@@ -222,7 +222,7 @@ class TaskCancelledError(SkateError):
         elif forced:
             what = "its worker process was ended (force=True)."
         else:
-            what = "TaskInterrupt was raised inside it while it ran."
+            what = "it was interrupted while it ran."
         super().__init__(message or _text(f"{_task(task_name)} was cancelled.", what=what))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import gc
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +43,11 @@ def restart(**settings: Any) -> None:
 def assert_gone(pid: int) -> None:
     gc.collect()
     wait_for(lambda: not Path("/proc", str(pid)).exists(), WITHIN_S, "the actor's process to be gone")
+
+
+def states_of_actors() -> list[str]:
+    """Of those that this session had so far, but for the ones before this test: only the newest counts."""
+    return [actor["state"] for actor in current.get_runtime().query("actors")[-1:]]
 
 
 def alive(pid: int) -> bool:
@@ -680,6 +687,87 @@ def test_sys_exit_with_a_code_is_a_crash(cls: Any, options: dict[str, Any], code
     assert f"exited with code {exit_code}" in str(error)
     if isinstance(code, str):
         assert code in str(error)
+
+
+class Crowd:
+    """Several calls at a time, in threads."""
+
+    def __init__(self, running: Path, gate: Path) -> None:
+        self.running, self.gate = running, gate
+
+    def slow(self) -> str:
+        self.running.touch()
+        wait_for(self.gate.exists, WITHIN_S, "the gate")
+        return "done"
+
+    def leave(self) -> None:
+        skate.exit_actor()
+
+    def leave_in_the_background(self) -> None:
+        def leave() -> None:
+            with contextlib.suppress(BaseException):
+                skate.exit_actor()
+
+        threading.Thread(target=leave).start()
+
+
+class AsyncCrowd(Crowd):
+    async def slow(self) -> str:  # type: ignore[override]
+        self.running.touch()
+        while not self.gate.exists():
+            await asyncio.sleep(0.001)
+        return "done"
+
+    async def leave(self) -> None:  # type: ignore[override]
+        skate.exit_actor()
+
+    async def leave_in_the_background(self) -> None:  # type: ignore[override]
+        self.task = asyncio.ensure_future(asyncio.gather(self.leave(), return_exceptions=True))
+
+
+crowds = pytest.mark.parametrize(("cls", "options"), [(Crowd, {"max_concurrency": 3}), (AsyncCrowd, {})])
+
+
+@crowds
+def test_calls_that_run_beside_the_exit_have_their_results(tmp_path: Path, cls: Any, options: dict[str, Any]) -> None:
+    crowd = skate.remote(cls).options(**options).remote(tmp_path / "running", tmp_path / "gate")
+    slow = crowd.slow.remote()
+    wait_for((tmp_path / "running").exists, WITHIN_S, "the call to run")
+    leave = crowd.leave.remote()
+    wait_for(lambda: "dead" in states_of_actors(), WITHIN_S, "the exit")
+    late = crowd.slow.remote()
+    (tmp_path / "gate").touch()
+    assert value_of(slow) == "done"
+    assert "exit_actor" in str(assert_died(leave))
+    assert_died(late)
+
+
+@crowds
+def test_an_actor_may_end_itself_in_the_background(tmp_path: Path, cls: Any, options: dict[str, Any]) -> None:
+    crowd = skate.remote(cls).options(**options).remote(tmp_path / "running", tmp_path / "gate")
+    crowd.leave_in_the_background.remote()
+    wait_for(lambda: "dead" in states_of_actors(), WITHIN_S, "the exit")
+    assert "exit_actor" in str(assert_died(crowd.slow.remote()))
+
+
+def test_a_thread_of_a_plain_actor_may_end_it(tmp_path: Path) -> None:
+    crowd = skate.remote(Crowd).remote(tmp_path / "running", tmp_path / "gate")
+    crowd.leave_in_the_background.remote()
+    wait_for(lambda: "dead" in states_of_actors(), WITHIN_S, "the exit")
+    assert "exit_actor" in str(assert_died(crowd.slow.remote()))
+
+
+def test_an_init_that_hangs_ends_with_the_last_handle(tmp_path: Path) -> None:
+    class Hanging:
+        def __init__(self) -> None:
+            append(tmp_path / "pid", os.getpid())
+            while True:
+                time.sleep(0.01)
+
+    hanging = skate.remote(num_cpus=2)(Hanging).remote()
+    (pid,) = wait_for(lambda: lines(tmp_path / "pid"), WITHIN_S, "its __init__ to run")
+    del hanging
+    assert_gone(int(pid))
 
 
 def test_calls_before_the_exit_are_answered_and_those_behind_fail(tmp_path: Path) -> None:
@@ -1418,3 +1506,21 @@ def test_why_of_a_call_to_a_dead_actor() -> None:
     ref = counter.add.remote()
     assert_died(ref)
     assert "error" in skate.why(ref)
+
+
+# --- wrong arguments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [1, 0, None, "no"])
+def test_kill_says_what_it_may_be_given(value: Any) -> None:
+    counter = Counter.remote()
+    with pytest.raises(TypeError, match="no_restart="):
+        skate.kill(counter, no_restart=value)
+    assert value_of(counter.add.remote()) == 1, "nothing else came of it"
+
+
+@pytest.mark.parametrize("namespace", [3, b"here", "\ud800"])
+def test_get_actor_says_what_a_namespace_may_be(namespace: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="get_actor\\(namespace="):
+        skate.get_actor("somebody", namespace)
+    assert value_of(Counter.remote().add.remote()) == 1

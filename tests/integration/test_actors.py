@@ -955,6 +955,29 @@ def test_a_property_is_refused_with_an_advice_and_works_inside() -> None:
         circle.diameter  # noqa: B018
 
 
+class Square:  # of the module: cached properties have a lock in old versions of Python, and are sent by name
+    @functools.cached_property
+    def area(self) -> float:
+        return 3.0
+
+
+def test_a_cached_property_is_refused_as_a_property_is() -> None:
+    with pytest.raises(AttributeError, match=r"area[\s\S]*method[\s\S]*\.remote\("):
+        skate.remote(Square).remote().area  # noqa: B018
+
+
+def test_a_method_can_be_sent_before_and_after_it_was_called() -> None:
+    @skate.remote
+    def call(method: Any, amount: int) -> Any:
+        return skate.get(method.remote(amount), timeout=WITHIN_S)
+
+    counter = Counter.remote()
+    assert value_of(call.remote(counter.add, 1)) == 1
+    assert value_of(counter.add.remote(1)) == 2
+    assert value_of(call.remote(counter.add, 1)) == 3
+    assert value_of(call.remote(counter.add.options(name="renamed"), 1)) == 4
+
+
 def test_an_attribute_of_the_instance_is_not_to_be_had_from_outside() -> None:
     counter = Counter.remote()
     with pytest.raises(AttributeError, match="value"):

@@ -263,7 +263,7 @@ def test_a_running_task_is_interrupted(body: Callable[[], None], tmp_path: Path)
             tidied.touch()
 
     ref = run.remote()
-    wait_for(started.exists, WITHIN_S, "the task to run")
+    wait_for(lambda: lines(started), WITHIN_S, "the task to run")
     skate.cancel(ref)
     error = assert_cancelled(ref)
     assert "run" in str(error)
@@ -738,3 +738,19 @@ def test_a_cancelled_task_can_tell(tmp_path: Path) -> None:
     assert_cancelled(ref)
     wait_for(seen.exists, WITHIN_S, "the task to end")
     assert (lines(started), lines(seen)) == (["False"], ["True"])
+
+
+@pytest.mark.parametrize("options", [{"recursive": 1}, {"recursive": None}, {"force": 0}], ids=str)
+def test_cancel_says_what_it_may_be_given(options: dict[str, Any], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    @skate.remote
+    def wait_at_gate() -> str:
+        wait_for(gate.exists, WITHIN_S, "the gate")
+        return "passed"
+
+    ref = wait_at_gate.remote()
+    with pytest.raises(TypeError, match=f"cancel\\({next(iter(options))}="):
+        skate.cancel(ref, **options)
+    gate.touch()
+    assert skate.get(ref, timeout=WITHIN_S) == "passed"

@@ -334,3 +334,83 @@ def test_interrupts_at_random_moments_corrupt_nothing(tmp_path: Path) -> None:
     word, count = output.split()
     assert word == "interrupted"
     assert int(count) > 50, "the storm did hit"
+
+
+# --- what was started is not lost -------------------------------------------------------------------------------------
+
+
+def test_remote_returns_what_it_has_started(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of .remote() is raised after it: whoever called it has the reference by then."""
+    program = f"""{PROLOGUE}
+import signal
+
+class Interrupting:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return int, (4,)
+
+@skate.remote
+class Adder:
+    def add_one(self, x):
+        return x + 1
+
+adder = Adder.remote()
+for start in (add_one, adder.add_one):
+    try:
+        ref = start.remote(Interrupting())
+        while True:
+            pass
+    except KeyboardInterrupt:
+        print(skate.get(ref), flush=True)
+    del ref
+"""
+    assert finish(start(tmp_path, program)) == (0, "5\n5\n", "")
+
+
+def test_a_name_is_free_again_if_its_creator_is_interrupted(tmp_path: Path) -> None:
+    program = f"""{PROLOGUE}
+import gc, signal, threading
+
+@skate.remote(num_cpus=0)
+class Named:
+    pass
+
+for moment in range(5):
+    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        number = 0
+        while True:
+            number += 1
+            Named.options(name=f"{{moment}} {{number}}").remote()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+deadline = time.monotonic() + 20
+while skate.util.list_named_actors() and time.monotonic() < deadline:
+    gc.collect()
+    time.sleep(0.01)
+print(skate.util.list_named_actors())
+"""
+    assert finish(start(tmp_path, program)) == (0, "interrupted\n" * 5 + "[]\n", "")
+
+
+@pytest.mark.parametrize("kind", ["Pool", "Executor"])
+def test_no_worker_of_a_pool_is_lost(tmp_path: Path, kind: str) -> None:
+    program = f"""{PROLOGUE}
+import signal, threading
+from skate.util import Executor
+from skate.util.multiprocessing import Pool
+
+pool = {kind}(1)
+submit = (lambda x: pool.submit(abs, x).result()) if {kind} is Executor else (lambda x: pool.apply(abs, (x,)))
+for _ in range(30):
+    threading.Timer(0.005, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            submit(-1)
+    except KeyboardInterrupt:
+        pass
+print(submit(-2), flush=True)
+skate.shutdown()
+"""
+    code, output, errors = finish(start(tmp_path, program))
+    assert (code, output) == (0, "2\n"), errors

@@ -331,11 +331,19 @@ def test_an_actor_that_ended_by_its_own_doing_is_not_restarted() -> None:
         assert node[X].death is death
 
 
+def test_a_detached_one_that_still_waits_for_arguments_dies_with_its_creator() -> None:
+    node = Node()
+    node.add(X, WAITING, detached=True)
+    assert node.process_died(P, crash()) == []
+    assert node[X].state == DEAD
+    assert "before the arguments" in node[X].death.reason
+
+
 def test_dropped_at_every_state() -> None:
     expected: dict[str, list[Command]] = {
         WAITING: [],
         PENDING: [StopLooking(X)],
-        STARTING: [Leave(W1)],
+        STARTING: [Kill(W1, "no handle to it was left.")],
         ALIVE: [Leave(W1)],
     }
     for state in STATES:
@@ -729,10 +737,11 @@ class Histories(RuleBasedStateMachine):
         worker = model.worker
         owner = model.owner if by_owner else R
         ends = by_owner and not model.info.detached and model.state != DEAD
+        how = Kill if model.state == STARTING else Leave
         told = self.bury(id) if ends else Counter()
         commands = self.table.drop(id, owner)
-        leaving = [command.worker for command in commands if isinstance(command, Leave)]
-        assert leaving == ([worker] if ends and worker else [])
+        leaving = [(type(command), command.worker) for command in commands if isinstance(command, (Leave, Kill))]
+        assert leaving == ([(how, worker)] if ends and worker else [])
         self.do(commands, told)
 
     @precondition(lambda self: self.models)
@@ -778,7 +787,8 @@ class Histories(RuleBasedStateMachine):
                     model.state, model.worker = PENDING, b""
                     told += self.news(id)
         for id, model in self.models.items():
-            if model.owner == process and not model.info.detached and model.state != DEAD:
+            lives_on = model.info.detached and model.state != WAITING
+            if model.owner == process and not lives_on and model.state != DEAD:
                 told += self.bury(id)
         for id, (owner, watchers) in list(self.announced.items()):
             watchers.discard(process)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -151,6 +152,10 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("retry_exceptions", [int], TypeError, "not an exception class"),
     ("max_calls", -1, ValueError, "less than 0"),
     ("name", 3, TypeError, "not a string"),
+    ("name", "\ud800", ValueError, "half a character"),
+    ("max_retries", 2**70, ValueError, "more than 9223372036854775807"),
+    ("resources", {"\ud800": 1}, ValueError, "half a character"),
+    ("runtime_env", {"env_vars": {"A": "\ud800"}}, ValueError, "half a character"),
     ("runtime_env", {"pip": ["numpy"]}, ValueError, "knows only 'env_vars', and not 'pip'"),
     ("runtime_env", {"working_dir": ".", "env_vars": {}}, ValueError, "'working_dir'"),
     ("runtime_env", {"env_vars": {"A": 1}}, TypeError, "'A' is 1, which is not a string"),
@@ -179,6 +184,21 @@ def test_bad_value_names_the_option_the_value_and_what_it_may_be(
     assert text.startswith(f"{name}={value!r}")
     assert reason in text
     assert RULES[name].may_be in text
+
+
+def test_texts_of_other_types_become_plain_ones() -> None:
+    """Messages carry str and nothing that only looks like it: a numpy.str_, a member of an enumeration."""
+    import numpy as np
+
+    class Colour(str, Enum):
+        RED = "red"
+
+    options = task_options(
+        name=np.str_("step"), resources={Colour.RED: 1}, runtime_env={"env_vars": {"A": np.str_("b")}}
+    )
+    assert (options.name, type(options.name)) == ("step", str)
+    assert [(name, type(name)) for name in options.resources] == [("red", str)]
+    assert {type(text) for text in options.runtime_env["env_vars"].values()} == {str}
 
 
 def test_long_value_is_cut_in_the_text() -> None:

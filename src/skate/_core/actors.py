@@ -177,8 +177,12 @@ class ActorTable:
             commands += self._start_again(actor, death)
         for other in list(self.actors.values()):
             other.watchers.discard(process)
-            if other.owner == process and other.state != DEAD and not other.info.detached:
-                commands += self.kill(other.id, Death("owner", "the process that created it is gone."))
+            if other.owner == process and other.state != DEAD:
+                if not other.info.detached:
+                    commands += self.kill(other.id, Death("owner", "the process that created it is gone."))
+                elif other.state == WAITING:
+                    reason = "the process that created it ended before the arguments of its creation were there."
+                    commands += self.kill(other.id, Death("owner", reason))
         for id, (owner, watchers) in list(self._early.items()):
             watchers.discard(process)
             if owner == process:
@@ -193,13 +197,15 @@ class ActorTable:
             actor.failed_starts += 1
         if 0 <= most <= actor.restarts:
             if most:
+                death.kind = "restarts"
                 often = "once" if most == 1 else f"{most} times"
                 death.reason = f"{death.reason} It had been restarted {often}, which is its max_restarts."
             return self._bury(actor, death)
         if actor.failed_starts >= FAILED_STARTS_MAX:
+            death.kind = "restarts"
             death.reason = (
                 f"its process ended {actor.failed_starts} times in a row before __init__ returned, so it is not "
-                f"started again. The last time: {death.reason}"
+                f"restarted any more. The last time: {death.reason}"
             )
             return self._bury(actor, death)
         actor.state = PENDING
@@ -224,9 +230,13 @@ class ActorTable:
         actor = self.actors.get(id)
         if actor is None or actor.state == DEAD or actor.info.detached or actor.owner != owner:
             return []
-        worker = actor.worker
-        commands = self._bury(actor, Death("scope", "no handle to it was left."))
-        return [*commands, Leave(worker)] if worker else commands
+        worker, starting = actor.worker, actor.state == STARTING
+        death = Death("scope", "no handle to it was left.")
+        commands = self._bury(actor, death)
+        if not worker:
+            return commands
+        # Nobody could end it any more if its __init__ hangs.
+        return [*commands, Kill(worker, death.reason) if starting else Leave(worker)]
 
     def infeasible(self, id: bytes, death: Death) -> list[Command]:
         """No worker for it can ever be found."""

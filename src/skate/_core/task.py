@@ -119,7 +119,8 @@ class ActorSettings(msgspec.Struct, array_like=True, gc=False):
 class Death(msgspec.Struct, array_like=True, gc=False):
     """Why an actor, or one of its lives, is over."""
 
-    #: "arguments", "init", "exit", "kill", "scope", "owner", "crash", "memory" or "infeasible".
+    #: "arguments", "init", "exit", "kill", "scope", "owner", "crash", "restarts", "memory" or
+    #: "infeasible".
     kind: str
     #: For people: a sentence.
     reason: str

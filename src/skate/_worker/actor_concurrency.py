@@ -37,6 +37,8 @@ COLLECT_S = 0.001
 WATCH_S = 0.005
 #: How long the calls that wait in an async actor may take to tidy up when it ends.
 LEAVE_S = 5.0
+#: How long calls may run on when the actor ends itself: some of them may wait for what will never come.
+FINISH_S = 5.0
 
 
 class Outbox:
@@ -80,6 +82,8 @@ class Concurrency(abc.ABC):
         self.outbox = Outbox(executor)
         #: Calls that run.
         self._running: dict[bytes, CurrentCall] = {}
+        #: The actor leaves by itself: no call is started any more, and this is done when those that run have ended.
+        self._then: Callable[[], None] | None = None
 
     def _function(self, fn: bytes) -> Callable[..., Any]:
         functions = self._executor.functions
@@ -119,6 +123,17 @@ class Concurrency(abc.ABC):
     @abc.abstractmethod
     def waiting(self) -> list[deque[Call]]:
         """Calls that wait, by whatever they wait for."""
+
+    def finish(self, then: Callable[[], None]) -> None:
+        """Start nothing more, let what runs come to its end, and do that. From any thread, a running call's too."""
+        self._then = then
+        self._runtime.loop.call_at(time.monotonic() + FINISH_S, then)
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self._then is not None and not self._running:
+            self.outbox.flush()
+            self._then()
 
     def state_of(self, id: bytes) -> dict[str, Any] | None:
         if id in self._running:
@@ -229,7 +244,7 @@ class AsyncCalls(Concurrency):
 
     def _start_some(self, group: str) -> None:
         waiting = self._waiting[group]
-        while self._free[group] and waiting:
+        while self._free[group] and waiting and self._then is None:
             try:
                 peer, task = waiting.popleft()
             except IndexError:  # cancelled by the I/O thread meanwhile
@@ -277,6 +292,7 @@ class AsyncCalls(Concurrency):
                 self._flushing = True
                 self._loop.call_soon(self._flush)
         self._start_some(group)
+        self._finish_if_done()
 
     def _flush(self) -> None:
         self._flushing = False
@@ -348,6 +364,8 @@ class ThreadedCalls(Concurrency):
 
     def run_call(self, peer: Peer, task: Task) -> None:
         executor = self._executor
+        if self._then is not None:
+            return
         current = self._running[task.id] = CurrentCall(task, peer)
         CURRENT_CALL.set(current)
         begin = time.perf_counter()
@@ -360,10 +378,11 @@ class ThreadedCalls(Concurrency):
             self._actor.exit(error)
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
             result = executor.failed(peer, task, error)
-        del self._running[task.id]
         executor.note(task, begin)
         if result is not None:
             self.outbox.add(peer, result)
+        del self._running[task.id]
+        self._finish_if_done()
 
     def _call(self, peer: Peer, task: Task) -> Result:
         """Run a method to its result; raises what it raises."""

@@ -47,6 +47,7 @@ class ActorProcess:
         self.name_at_birth = start.info.class_name
         #: Calls run several at a time.
         self.concurrency: Concurrency | None = None
+        self._is_ending = False
 
     @property
     def id(self) -> bytes:
@@ -138,8 +139,15 @@ class ActorProcess:
             self._end(Death("exit", "it called skate.exit_actor()."))
 
     def _end(self, death: Death) -> None:
+        """Dead for everybody from now on; calls that run beside the one that ends it still have their results."""
+        if self._is_ending:
+            return
+        self._is_ending = True
         self._runtime.send(m.ActorEnded(death))
-        self._executor.retire()
+        if self.concurrency is not None:
+            self.concurrency.finish(self._executor.retire)
+        else:
+            self._executor.retire()
 
     def say_farewell(self) -> None:
         """The end of the program, as far as the instance can see: it is let go, and exit handlers run."""

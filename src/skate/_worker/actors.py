@@ -16,6 +16,7 @@ Every method is called with the runtime's lock held unless it says otherwise.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
@@ -199,7 +200,7 @@ class Actors:
             id = runtime.new_id(FIRST_RETURN)
         actor = id[:16]
         if info.name:
-            answer = runtime.request(lambda number: m.RegisterActor(number, actor, info))
+            answer = runtime.request(lambda number: m.RegisterActor(number, actor, info), undo=self._unregister(actor))
             if answer.body["taken"]:
                 return dict(answer.body)
         else:
@@ -214,6 +215,15 @@ class Actors:
             runtime.send(m.KillActor(actor, True, "its creator, because its arguments cannot be sent"))
             raise
         return ref
+
+    def _unregister(self, actor: bytes) -> Callable[[Any], None]:
+        """Whoever would have made it was interrupted, and is gone: its name is free again."""
+
+        def undo(late: Any) -> None:
+            if not late.body["taken"]:
+                self._runtime.send(m.KillActor(actor, True, "its creator, who was interrupted"))
+
+        return undo
 
     def find(self, name: str, namespace: str) -> dict[str, Any] | None:
         answer = self._runtime.request(lambda number: m.FindActor(number, name, namespace))
@@ -425,7 +435,7 @@ class Actors:
             reason = f"{what}:\n{cause}"
         # More restarts help only against the end of a process.
         advice = "" if death.kind in ("crash", "memory") else "create it again."
-        if death.kind in ("init", "arguments"):
+        if death.kind in ("init", "arguments", "restarts"):
             advice = "mend that, and create it again."
         error = kind(actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice)
         error.__cause__ = cause

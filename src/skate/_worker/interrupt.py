@@ -25,7 +25,8 @@ RETRY_S = 0.001
 
 #: Handler of the user or of Python, which ours stands before.
 _previous: Any = None
-#: An interrupt was put off: raised at the end of the API call that it hit, or RETRY_S later, whichever is first.
+#: An interrupt was put off: raised RETRY_S later, at the end of a get, or at the beginning of the next API call that
+#: starts something; not at the end of the one that it hit, for whoever called that would not get what it started.
 pending = False
 
 
@@ -38,6 +39,8 @@ def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -
         code = frame.f_code
         if code.co_filename.startswith(_BOOKS):
             return code.co_name in WAITS or code.co_name in also
+        if code.co_name == "remote" and code.co_filename.startswith(_PACKAGE):
+            return False  # what was sent has to be returned
         frame = frame.f_back
     return True
 
@@ -67,7 +70,7 @@ def _on_interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def raise_pending() -> None:
-    """At the end of an API call during which an interrupt was put off."""
+    """In an API call, if an interrupt was put off during this one or the one before."""
     global pending
     if pending and threading.current_thread() is threading.main_thread():
         pending = False

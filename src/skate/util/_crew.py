@@ -221,8 +221,9 @@ class Crew:
             if (error := self.final_error) is not None:
                 self._tell(_News(None, job, None, error))
             else:
+                # Not here: Ctrl-C between a call that was sent and its note would lose the worker.
+                self._tell(_News(None, None, None, None))
                 self._waiting.append(job)
-                self._assign()
 
     def hold(self) -> None:
         """More jobs will come from this one, even if the crew is closed; until `release`."""
