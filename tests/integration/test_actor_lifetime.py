@@ -559,6 +559,13 @@ def test_kill_wins_over_max_restarts() -> None:
     assert_gone(pid)
 
 
+def test_killing_the_dead_does_not_change_why_they_died() -> None:
+    quitter = skate.remote(Quitter).remote()
+    assert "it called sys.exit()" in str(assert_died(quitter.quit.remote()))
+    skate.kill(quitter)
+    assert "it called sys.exit()" in str(assert_died(quitter.number.remote()))
+
+
 def test_the_next_life_may_begin_before_kill_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process notes of the end of a life it notes before the node hears of it, not after the next began."""
     counter = Counter.options(max_restarts=1).remote(100)

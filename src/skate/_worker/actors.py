@@ -265,7 +265,7 @@ class Actors:
             if link is not None and not no_restart:
                 link.dying()  # before its node hears of it: the next life may begin at once
             self._runtime.send(m.KillActor(actor, no_restart, by))
-            if link is not None and no_restart:
+            if link is not None and no_restart and link.state is not core.DEAD:
                 # For this process it is dead from now on; no later call of ours gets there before the signal.
                 death = Death("kill", f"skate.kill() was called by {by}.")
                 self.on_state(m.ActorState(actor, core.DEAD, link.life, b"", death))
