@@ -21,7 +21,7 @@ import pytest
 
 import skate
 from programs import append, lines
-from skate.exceptions import GetTimeoutError, TaskError
+from skate.exceptions import GetTimeoutError, SerializationError, TaskError
 from waiting import WITHIN_S, value_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -955,15 +955,30 @@ def test_a_property_is_refused_with_an_advice_and_works_inside() -> None:
         circle.diameter  # noqa: B018
 
 
-class Square:  # of the module: cached properties have a lock in old versions of Python, and are sent by name
-    @functools.cached_property
-    def area(self) -> float:
-        return 3.0
+def test_a_cached_property_is_refused_as_a_property_is_and_works_inside() -> None:
+    @skate.remote
+    class Square:
+        @functools.cached_property
+        def area(self) -> list[int]:
+            return [4]
 
+        def grow(self) -> list[int]:
+            self.area.append(1)
+            return self.area
 
-def test_a_cached_property_is_refused_as_a_property_is() -> None:
+    square = Square.remote()
+    assert [value_of(square.grow.remote()), value_of(square.grow.remote())] == [[4, 1], [4, 1, 1]]
     with pytest.raises(AttributeError, match=r"area[\s\S]*method[\s\S]*\.remote\("):
-        skate.remote(Square).remote().area  # noqa: B018
+        square.area  # noqa: B018
+
+
+def test_what_cannot_be_sent_with_a_class_is_named() -> None:
+    @skate.remote
+    class Guarded:
+        guard = threading.Lock()
+
+    with pytest.raises(SerializationError, match=r"the remote class Guarded[\s\S]*the attribute 'guard'"):
+        Guarded.remote()
 
 
 def test_a_method_can_be_sent_before_and_after_it_was_called() -> None:

@@ -67,7 +67,11 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"the element {index}", item
     elif isinstance(value, FunctionType):
         yield from _captures(value)
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
+    elif isinstance(value, type):
+        for name, item in list(vars(value).items())[:PARTS_MAX]:
+            if name not in ("__dict__", "__weakref__"):  # of every class, and made anew with it
+                yield f"the attribute {name!r}", item
+    elif hasattr(value, "__dict__"):
         for name, item in list(vars(value).items())[:PARTS_MAX]:
             yield f"the attribute {name!r}", item
 

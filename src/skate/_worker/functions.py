@@ -6,6 +6,8 @@ and the same function sent by two owners is loaded once.
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import io
 import sys
 import warnings
@@ -23,6 +25,16 @@ from skate._wire.messages import Define
 LARGE_DEFINITION_BYTES = 1 << 20
 #: The module search path that workers share with the driver.
 PATH_AT_START: set[str] = set()
+
+
+def _load_cached_property(function: Callable[[Any], Any], name: str | None) -> functools.cached_property[Any]:
+    made = functools.cached_property(function)
+    made.attrname = name  # which is said once, when a class is made by its statement
+    return made
+
+
+# Before Python 3.12 it has a lock, and a class of __main__ with one could not be sent.
+copyreg.pickle(functools.cached_property, lambda made: (_load_cached_property, (made.func, made.attrname)))
 
 
 class Function:
@@ -50,7 +62,8 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
         try:
             cloudpickle.Pickler(file, protocol=5).dump(function)
         except Exception as error:
-            raise explain_unpicklable(function, error, what=f"the remote function {name}") from error
+            kind = "class" if isinstance(function, type) else "function"
+            raise explain_unpicklable(function, error, what=f"the remote {kind} {name}") from error
         definition = file.getvalue()
     if len(definition) > LARGE_DEFINITION_BYTES:
         warnings.warn(
