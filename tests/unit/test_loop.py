@@ -639,8 +639,9 @@ def test_stir_wakes_it(host: Host) -> None:
     ticks = host.ticks
     host.busy = True
     host.loop.stir()
-    assert not host.loop.dormant
     wait_for(lambda: host.ticks > ticks + 20, PATIENCE_S, "many ticks")
+    # Not at once: before it stays awake it looks, as one that falls asleep, whether there is anything to do.
+    wait_for(lambda: not host.loop.dormant, PATIENCE_S, "it to stay awake")
 
 
 @pytest.mark.usefixtures("short_ticks")
