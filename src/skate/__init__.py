@@ -29,13 +29,14 @@ from skate._api import (
     wait,
     why,
 )
+from skate._core.version import VERSION
 from skate._object_ref import ObjectRef
 from skate._progress import progress
 from skate._remote_function import RemoteFunction, remote
 from skate._runtime_context import get_runtime_context
 from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from skate import util as util

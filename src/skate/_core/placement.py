@@ -1,0 +1,168 @@
+"""Which node runs what another could not, or should not: the decisions of the global scheduler.
+
+Problem:   a node serves its own demands first. What it lacks the resources for, has too long a queue for, or whose data
+           lies elsewhere, goes to the node where it is estimated to begin first:
+
+               tasks that wait there × how long one takes + bytes to be brought there ÷ how many arrive a second
+
+           All four come from the nodes' own reports and from what is known of the inputs; times and rates are
+           exponential averages.
+Owns:      nothing. Every function takes what is known and says what to do, so any number of schedulers can serve.
+Knows not: messages, leases, time.
+Idea:      what was placed here once is not sent on because of a queue (`should_leave`): estimates of two nodes would
+           send it to and fro.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from skate._core.resources import Amounts
+
+#: What a node is taken for that has not run or received anything yet.
+TASK_S_AT_FIRST = 0.01
+BYTES_PER_S_AT_FIRST = 1e9
+#: Weight of the newest value in an average.
+NEWEST = 0.2
+#: A demand leaves a node whose queue is longer than this, in seconds of work for each of its CPUs.
+QUEUE_S_MAX = 0.1
+
+
+class Average(msgspec.Struct):
+    """An exponential average."""
+
+    value: float
+
+    def learn(self, seen: float) -> None:
+        self.value += NEWEST * (seen - self.value)
+
+
+class NodeView(msgspec.Struct, kw_only=True):
+    """A node as the others know it, from its last report."""
+
+    id: bytes
+    total: Amounts
+    available: Amounts
+    labels: dict[str, str] = {}
+    #: Tasks that wait there.
+    queued: int = 0
+    task_s: float = TASK_S_AT_FIRST
+    bytes_per_s: float = BYTES_PER_S_AT_FIRST
+
+    def can_ever_fit(self, needs: Amounts) -> bool:
+        return all(amount <= self.total.get(name, 0) for name, amount in needs.items())
+
+    def fits(self, needs: Amounts) -> bool:
+        return all(amount <= self.available.get(name, 0) for name, amount in needs.items())
+
+
+class Input(msgspec.Struct, frozen=True):
+    """An object that the task reads."""
+
+    size_bytes: int
+    #: Nodes that have a copy.
+    nodes: frozenset[bytes] = frozenset()
+
+
+class Affinity(msgspec.Struct, frozen=True):
+    """On that node; if soft, elsewhere when it is gone or can never run it."""
+
+    node: bytes
+    soft: bool = False
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """What the label `key` of a node has to be; `values` empty: it has to be there. `negated`: it must not."""
+
+    key: str
+    values: frozenset[str] = frozenset()
+    negated: bool = False
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        there = self.key in labels and (not self.values or labels[self.key] in self.values)
+        return there is not self.negated
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    needs: Amounts
+    inputs: Sequence[Input] = ()
+    spread: bool = False
+    affinity: Affinity | None = None
+    #: Labels that its node must have, and labels that it should have.
+    required: Sequence[Condition] = ()
+    preferred: Sequence[Condition] = ()
+
+
+class Nowhere(msgspec.Struct, frozen=True):
+    """No node of the cluster can ever run it; for people, why."""
+
+    reason: str
+
+
+def wait_s(node: NodeView, request: Request) -> float:
+    """How long until the task could begin there, by what is known."""
+    missing = sum(item.size_bytes for item in request.inputs if node.id not in item.nodes)
+    return node.queued * node.task_s + missing / node.bytes_per_s
+
+
+def choose(request: Request, nodes: Iterable[NodeView]) -> NodeView | Nowhere:
+    """The node that should run it. Ties go to the least of ids, so that all schedulers decide alike."""
+    living = sorted(nodes, key=lambda node: node.id)
+    affinity = request.affinity
+    if affinity is not None:
+        wanted = next((node for node in living if node.id == affinity.node), None)
+        if wanted is not None and wanted.can_ever_fit(request.needs):
+            return wanted
+        if not affinity.soft:
+            return Nowhere(
+                f"the node {affinity.node.hex()} is not part of the cluster."
+                if wanted is None
+                else f"the node {affinity.node.hex()} has less than it needs."
+            )
+    labelled = [node for node in living if all(condition.holds(node.labels) for condition in request.required)]
+    feasible = [node for node in labelled if node.can_ever_fit(request.needs)]
+    if not feasible:
+        return Nowhere(_why_nowhere(request, living, labelled))
+    if request.preferred:
+        liked = [node for node in feasible if all(condition.holds(node.labels) for condition in request.preferred)]
+        feasible = liked or feasible
+    if request.spread:
+        return min(feasible, key=lambda node: (not node.fits(request.needs), _use_of(node), node.queued, node.id))
+    # Resources that are taken are a queue too, if nobody stands in it yet.
+    return min(feasible, key=lambda node: (wait_s(node, request) + _occupied_s(node, request.needs), _use_of(node)))
+
+
+def _occupied_s(node: NodeView, needs: Amounts) -> float:
+    return 0.0 if node.fits(needs) else node.task_s
+
+
+def _use_of(node: NodeView) -> float:
+    """The largest part of any resource that is in use."""
+    parts = [1 - node.available.get(name, 0) / amount for name, amount in node.total.items() if amount]
+    return max(parts, default=0.0)
+
+
+def should_leave(here: NodeView, request: Request, *, placed: bool, cpus: int) -> bool:
+    """Whether a node asks for another place for a demand that reached it: its own, or one that was placed here."""
+    if not here.can_ever_fit(request.needs):
+        return True
+    if placed:
+        return False
+    if request.spread or request.affinity is not None or request.required:
+        return True
+    elsewhere = any(item.nodes and here.id not in item.nodes for item in request.inputs)
+    return elsewhere or here.queued * here.task_s > QUEUE_S_MAX * max(1, cpus)
+
+
+def _why_nowhere(request: Request, living: Sequence[NodeView], labelled: Sequence[NodeView]) -> str:
+    if not living:
+        return "the cluster has no node."
+    if not labelled:
+        return "no node has the labels that it requires."
+    most = {name: max(node.total.get(name, 0) for node in labelled) for name in request.needs}
+    lacking = [name for name, amount in request.needs.items() if amount > most[name]]
+    if lacking:
+        return f"no node has so much of {', '.join(lacking)}."
+    return "no single node has all that it needs."

@@ -1,0 +1,178 @@
+"""The one TCP port of a node: strangers are kept outside, cheaply.
+
+Whoever connects has HANDSHAKE_S to prove that it knows the cluster's token (`_wire/handshake.py`). Before that nothing
+of what it sends is decoded, little more than the handshake is read, and at most STRANGERS_MAX may stand there at once:
+of those the one that came first is sent away for the next. A refusal is logged once for each address and reason.
+
+Owns:      the listening socket, and connections that have not proved themselves yet.
+Knows not: what those who come in want. `on_visitor(sock, theirs, rest)` gets the socket, the versions at the other
+           end, and what it sent right behind its proof.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from skate._node.loop import EventLoop, Timer
+from skate._wire.handshake import Handshake, HandshakeError, Versions
+
+HANDSHAKE_S = 5.0
+STRANGERS_MAX = 128
+READ_BYTES = 4096
+BACKLOG = 256
+#: Refusals that are remembered, so that each is logged once.
+LOGGED_MAX = 1000
+
+log = logging.getLogger("skate")
+
+OnVisitor = Callable[[socket.socket, Versions, bytes], None]
+
+
+class _Stranger:
+    """A connection that has not proved itself yet."""
+
+    def __init__(self, sock: socket.socket, host: str, handshake: Handshake, timer: Timer) -> None:
+        self.sock = sock
+        self.host = host
+        self.handshake = handshake
+        self.timer = timer
+
+
+class Gate:
+    def __init__(self, loop: EventLoop, token: bytes, host: str, port: int, on_visitor: OnVisitor) -> None:
+        """Listens from now on. Raises OSError with what to do if it cannot."""
+        self._loop = loop
+        self._token = token
+        self._on_visitor = on_visitor
+        self._strangers: OrderedDict[int, _Stranger] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._sock = _listen(host, port)
+        self.address: tuple[str, int] = self._sock.getsockname()[:2]
+        loop.watch(self._sock.fileno(), self._on_knock)
+
+    def close(self) -> None:
+        self._loop.unwatch(self._sock.fileno())
+        self._sock.close()
+        for fd in list(self._strangers):
+            self._send_away(fd)
+
+    def _on_knock(self, events: int) -> None:
+        try:
+            sock, address = self._sock.accept()
+        except OSError:  # it is gone already, or we have no descriptor left: then others wait in the backlog
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._refuse(next(iter(self._strangers)), "too many connect at once without a word.")
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        fd = sock.fileno()
+        handshake = Handshake(self._token, listens=True)
+        late = self._loop.call_at(
+            time.monotonic() + HANDSHAKE_S, lambda: self._refuse(fd, f"no proof came within {HANDSHAKE_S:g} s.")
+        )
+        self._strangers[fd] = _Stranger(sock, str(address[0]), handshake, late)
+        self._loop.watch(fd, lambda events: self._on_words(fd))
+        self._send(fd, handshake.begin())
+
+    def _on_words(self, fd: int) -> None:
+        stranger = self._strangers[fd]
+        try:
+            data = stranger.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._send_away(fd)
+            return
+        try:
+            answer = stranger.handshake.receive(data)
+        except HandshakeError as error:
+            self._refuse(fd, str(error))
+            return
+        if not self._send(fd, answer) or not stranger.handshake.done:
+            return
+        theirs = stranger.handshake.theirs
+        assert theirs is not None
+        del self._strangers[fd]
+        stranger.timer.cancel()
+        self._loop.unwatch(fd)
+        self._on_visitor(stranger.sock, theirs, stranger.handshake.rest)
+
+    def _send(self, fd: int, data: bytes) -> bool:
+        """A handshake fits into any socket buffer; one that does not take it is not read by anybody."""
+        stranger = self._strangers[fd]
+        try:
+            if not data or stranger.sock.send(data) == len(data):
+                return True
+        except OSError:
+            pass
+        self._send_away(fd)
+        return False
+
+    def _refuse(self, fd: int, reason: str) -> None:
+        if fd not in self._strangers:
+            return
+        host = self._strangers[fd].host
+        self._send_away(fd)
+        if (host, reason) not in self._logged:
+            self._logged[(host, reason)] = None
+            if len(self._logged) > LOGGED_MAX:
+                self._logged.popitem(last=False)
+            log.warning("a connection from %s was refused: %s", host, reason)
+
+    def _send_away(self, fd: int) -> None:
+        stranger = self._strangers.pop(fd)
+        stranger.timer.cancel()
+        self._loop.unwatch(fd)
+        with contextlib.suppress(OSError):
+            stranger.sock.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}. Choose another port.") from None
+    return sock
+
+
+def knock(host: str, port: int, token: bytes, timeout_s: float = HANDSHAKE_S) -> tuple[socket.socket, Versions, bytes]:
+    """Connect to a gate and come in: the socket, the versions there, and what came right behind. Blocks.
+
+    Raises HandshakeError if we are not let in, or the other end is none of ours; OSError if it cannot be reached.
+    """
+    deadline = time.monotonic() + timeout_s
+    sock = socket.create_connection((host, port), timeout=timeout_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        handshake = Handshake(token, listens=False)
+        while not handshake.done:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            sock.settimeout(left)
+            data = sock.recv(READ_BYTES)
+            if not data:
+                what = "it closed the connection: it may have another token" if handshake.theirs else "it hung up"
+                raise HandshakeError(f"{host}:{port} did not let us in; {what}.")
+            sock.sendall(handshake.receive(data))
+        sock.settimeout(None)
+        assert handshake.theirs is not None
+        return sock, handshake.theirs, handshake.rest
+    except TimeoutError:
+        sock.close()
+        raise HandshakeError(f"{host}:{port} did not answer as a node of Skate does within {timeout_s:g} s.") from None
+    except BaseException:
+        sock.close()
+        raise

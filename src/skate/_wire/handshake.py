@@ -1,0 +1,135 @@
+"""Who may talk to us over TCP: both ends prove that they know the cluster's token before a message is decoded.
+
+    who connects                         who listens
+                ◀── hello: versions, nonce ──
+     hello, proof ──────────────────────▶          proof = HMAC(token, role, both hellos)
+                ◀────────────────── proof ──
+
+The one who connects proves itself first, so a stranger learns nothing but the versions in use. Each proof covers the
+role of who makes it and both nonces: one that was overheard is worth nothing on another connection, nor is one that is
+sent back to where it came from. All of it has a fixed size, so a stranger can make us keep a few hundred bytes and no
+more; how long it may take is up to the caller.
+
+Owns:      what has arrived of the next part.
+Knows not: sockets, clocks, where the token comes from.
+Invariant: nothing of what the other end sent is handed on before its proof was found right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+import sys
+from typing import NamedTuple
+
+from skate._core.version import VERSION
+
+#: Raised when messages change so that older versions would misread them.
+PROTOCOL = 1
+MAGIC = b"skate\r\n\0"
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+_HELLO = struct.Struct(f"<8sHBB20s{NONCE_BYTES}s")
+HELLO_BYTES = _HELLO.size
+
+
+class HandshakeError(ConnectionError):
+    """The other end is not one of ours, or not one that we can talk to. Says why, in one line."""
+
+
+class Versions(NamedTuple):
+    protocol: int
+    python: tuple[int, int]
+    skate: str
+
+    @classmethod
+    def ours(cls) -> Versions:
+        return cls(PROTOCOL, sys.version_info[:2], VERSION)
+
+    def __str__(self) -> str:
+        return f"Skate {self.skate} (protocol {self.protocol}) on Python {self.python[0]}.{self.python[1]}"
+
+
+class Handshake:
+    """One end of it: bytes in, bytes out, until `done`."""
+
+    def __init__(self, token: bytes, *, listens: bool, versions: Versions | None = None, nonce: bytes = b"") -> None:
+        if not token:
+            raise ValueError("a handshake without a token would let everybody in.")
+        self._token = token
+        self._listens = listens
+        self._versions = versions or Versions.ours()
+        self._hello = _pack_hello(self._versions, nonce or os.urandom(NONCE_BYTES))
+        self._their_hello = b""
+        self._arrived = bytearray()
+        self.theirs: Versions | None = None
+        self.done = False
+
+    def begin(self) -> bytes:
+        """What is sent before anything has come."""
+        return self._hello if self._listens else b""
+
+    def receive(self, data: bytes) -> bytes:
+        """Take what has come; what is to be sent now. Raises HandshakeError, and then the connection is to be cut.
+
+        When `done`, `rest` has what came after it.
+        """
+        self._arrived += data
+        answer = b""
+        if not self._their_hello:
+            if len(self._arrived) < HELLO_BYTES:
+                self._check_begin()
+                return b""
+            self._on_hello(self._take(HELLO_BYTES))
+            if not self._listens:
+                answer = self._hello + self._proof("connects")
+        if not self.done and len(self._arrived) >= PROOF_BYTES:
+            self._on_proof(self._take(PROOF_BYTES))
+            if self._listens:
+                answer += self._proof("listens")
+        return answer
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes behind the handshake: the first frames."""
+        assert self.done
+        return bytes(self._arrived)
+
+    def _take(self, size: int) -> bytes:
+        part = bytes(self._arrived[:size])
+        del self._arrived[:size]
+        return part
+
+    def _check_begin(self) -> None:
+        begin = self._arrived[: len(MAGIC)]
+        if not MAGIC.startswith(begin):
+            raise HandshakeError("the other end does not speak Skate's protocol.")
+
+    def _on_hello(self, hello: bytes) -> None:
+        magic, protocol, major, minor, version, nonce = _HELLO.unpack(hello)
+        if magic != MAGIC:
+            raise HandshakeError("the other end does not speak Skate's protocol.")
+        self.theirs = Versions(protocol, (major, minor), version.rstrip(b"\0").decode("ascii", "replace"))
+        if hmac.compare_digest(nonce, self._hello[-NONCE_BYTES:]):
+            raise HandshakeError("the other end sent our own words back.")
+        if (self.theirs.protocol, self.theirs.python) != (self._versions.protocol, self._versions.python):
+            raise HandshakeError(
+                f"the other end runs {self.theirs}, and this one {self._versions}: use the same on both."
+            )
+        self._their_hello = hello
+
+    def _on_proof(self, proof: bytes) -> None:
+        expected = self._proof("connects" if self._listens else "listens")
+        if not hmac.compare_digest(proof, expected):
+            raise HandshakeError("the other end does not know the token of this cluster.")
+        self.done = True
+
+    def _proof(self, role: str) -> bytes:
+        listener, connector = (self._hello, self._their_hello) if self._listens else (self._their_hello, self._hello)
+        return hmac.new(self._token, role.encode() + listener + connector, hashlib.sha256).digest()
+
+
+def _pack_hello(versions: Versions, nonce: bytes) -> bytes:
+    return _HELLO.pack(MAGIC, versions.protocol, *versions.python, versions.skate.encode("ascii", "replace"), nonce)

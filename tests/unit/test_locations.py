@@ -1,0 +1,149 @@
+"""Copies of objects: everybody gets one, the first node is not asked by all, and no two wait for each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from skate._core.locations import FANOUT, Locations
+
+X = b"object-x"
+FIRST = b"node-0"
+
+
+def nodes(count: int) -> list[bytes]:
+    return [b"node-%d" % number for number in range(1, count + 1)]
+
+
+def test_it_comes_from_where_it_is() -> None:
+    locations = Locations()
+    assert locations.source_for(X, b"b") is None
+    locations.stored(X, b"a")
+    assert locations.source_for(X, b"b") == b"a"
+    assert locations.source_for(X, b"a") == b"a", "it is there"
+    locations.stored(X, b"b")
+    assert locations.holders(X) == [b"a", b"b"]
+
+
+def test_a_broadcast_is_a_tree() -> None:
+    locations = Locations()
+    locations.stored(X, FIRST)
+    sources = Counter(locations.source_for(X, node) for node in nodes(8))
+    assert sources[FIRST] <= 3, "the first node sends few of the copies itself"
+    assert max(sources.values()) <= FANOUT
+    locations.validate()
+
+
+def test_a_broadcast_in_which_copies_arrive_meanwhile() -> None:
+    locations = Locations()
+    locations.stored(X, FIRST)
+    served: Counter[bytes | None] = Counter()
+    for node in nodes(8):
+        served[locations.source_for(X, node)] += 1
+        locations.stored(X, node)
+    assert sum(served.values()) == 8
+    assert locations.holders(X) == [FIRST, *nodes(8)]
+
+
+def test_another_source_after_one_that_failed() -> None:
+    locations = Locations()
+    for node in (b"a", b"b"):
+        locations.stored(X, node)
+    assert locations.source_for(X, b"c") == b"a"
+    assert locations.source_for(X, b"c") == b"b", "asked again"
+
+
+def test_who_depends_on_a_dead_node_asks_again_and_is_not_sent_to_its_own_children() -> None:
+    locations = Locations()
+    locations.stored(X, FIRST)
+    locations.stored(X, b"other")
+    chain = nodes(4)
+    for node in chain:
+        locations.source_for(X, node)
+    orphans, lost = locations.node_died(FIRST)
+    assert lost == []
+    for object, node in orphans:
+        source = locations.source_for(object, node)
+        assert source is not None
+        locations.validate()
+
+
+def test_the_last_whole_copy_is_lost_with_its_node() -> None:
+    locations = Locations()
+    locations.stored(X, b"a")
+    locations.source_for(X, b"b")
+    orphans, lost = locations.node_died(b"a")
+    assert (orphans, lost) == ([(X, b"b")], [X])
+    assert locations.source_for(X, b"b") is None
+    locations.stored(X, b"c")
+    assert locations.source_for(X, b"b") == b"c", "it was made again"
+
+
+def test_freed_objects_are_nowhere() -> None:
+    locations = Locations()
+    locations.stored(X, b"a")
+    locations.source_for(X, b"b")
+    assert locations.freed(X) == [b"a", b"b"]
+    assert locations.source_for(X, b"c") is None
+
+
+class Histories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.locations = Locations()
+        self.whole: set[bytes] = set()
+        self.pulling: set[bytes] = set()
+        self.waiting: set[bytes] = set()
+
+    ids = st.sampled_from(nodes(7))
+
+    @rule(node=ids)
+    def it_is_made_there(self, node: bytes) -> None:
+        self.locations.stored(X, node)
+        self.whole.add(node)
+        self.pulling.discard(node)
+        self.waiting.discard(node)
+
+    @rule(node=ids)
+    def a_node_wants_it(self, node: bytes) -> None:
+        source = self.locations.source_for(X, node)
+        assert (source is None) == (not self.whole)
+        if node in self.whole:
+            assert source == node
+        elif source is None:
+            self.pulling.discard(node)
+            self.waiting.add(node)
+        else:
+            assert source in self.whole | self.pulling
+            self.waiting.discard(node)
+            self.pulling.add(node)
+
+    @precondition(lambda self: self.pulling)
+    @rule(data=st.data())
+    def it_arrives(self, data: st.DataObject) -> None:
+        self.it_is_made_there(data.draw(st.sampled_from(sorted(self.pulling))))
+
+    @rule(node=ids)
+    def a_node_dies(self, node: bytes) -> None:
+        orphans, lost = self.locations.node_died(node)
+        had = node in self.whole
+        for of in (self.whole, self.pulling, self.waiting):
+            of.discard(node)
+        assert (lost == [X]) == (had and not self.whole), "told when the last whole copy is gone"
+        for _, orphan in orphans:
+            self.pulling.discard(orphan)
+            self.waiting.add(orphan)
+        for _, orphan in orphans:
+            self.a_node_wants_it(orphan)
+
+    @invariant()
+    def nobody_waits_in_a_circle(self) -> None:
+        self.locations.validate()
+        assert set(self.locations.holders(X)) == self.whole
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
