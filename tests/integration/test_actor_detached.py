@@ -84,8 +84,9 @@ def test_it_restarts_without_its_creator(make: Callable[..., Made]) -> None:
         handle = skate.get_actor("kept")
         assert skate.get(handle.add.remote(), timeout=WITHIN_S) == 2
         os.kill(kept, signal.SIGKILL)
-        wait_for(lambda: not psutil.pid_exists(kept), WITHIN_S, "its process to be gone")
-        assert skate.get(handle.add.remote(), timeout=WITHIN_S) == 1, "its state was in that process"
+        # The call may be on its way to the dead process before this one hears of its end.
+        again = handle.add.options(max_task_retries=1).remote()
+        assert skate.get(again, timeout=WITHIN_S) == 1, "its state was in that process"
         skate.kill(handle)
 
 
