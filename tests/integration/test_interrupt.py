@@ -376,8 +376,8 @@ class Named:
     pass
 
 for moment in range(5):
-    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         number = 0
         while True:
             number += 1
@@ -403,8 +403,8 @@ from skate.util.multiprocessing import Pool
 pool = {kind}(1)
 submit = (lambda x: pool.submit(abs, x).result()) if {kind} is Executor else (lambda x: pool.apply(abs, (x,)))
 for _ in range(30):
-    threading.Timer(0.005, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.005, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         while True:
             submit(-1)
     except KeyboardInterrupt:

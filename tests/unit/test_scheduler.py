@@ -633,6 +633,7 @@ class Conversation(RuleBasedStateMachine):
         lease = leases[which % len(leases)]
         del self.leases[lease.lease]
         self.tell(WorkerRetired(lease.worker))
+        self.doomed.add(lease.worker)
         if at_once:
             self.end_worker(lease.worker)
 
