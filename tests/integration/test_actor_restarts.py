@@ -116,6 +116,8 @@ def runs(log: Path) -> list[tuple[str, str, int]]:
     """(life, caller, number) of each call that ran, in the order in which they ran."""
     found = []
     for line in lines(log):
+        if len(line.split()) != 3:
+            continue  # its writer was killed in the middle of it, at the end of a page of memory
         life, caller, number = line.split()
         found.append((life, caller, int(number)))
     return found
