@@ -113,7 +113,7 @@ def init(
             raise TypeError(f"init(log_to_driver={log_to_driver!r}): it may be True or False.")
         from skate._options import checked_text, task_options
 
-        namespace = checked_text("init", "namespace", namespace or "")
+        namespace = checked_text("init", "namespace", "" if namespace is None else namespace)
         checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
         directory = spill_directory or _temp_dir or temporary_directory()
         if not os.path.isdir(directory):

@@ -243,6 +243,7 @@ def test_what_ray_programs_pass_is_accepted() -> None:
         ({"runtime_env": {"env_vars": {"A": 1}}}, (TypeError, ValueError), "env_vars"),
         ({"logging_level": "loud"}, (TypeError, ValueError), "(?i)level"),
         ({"namespace": 3}, (TypeError, ValueError), "namespace"),
+        ({"namespace": 0}, (TypeError, ValueError), "namespace"),
         ({"spill_directory": "/nonexistent/folder"}, ValueError, "spill_directory"),
         ({"memory_threshold": 7}, ValueError, "memory_threshold"),
         ({"infeasible_grace_s": "x"}, ValueError, "infeasible_grace_s"),
