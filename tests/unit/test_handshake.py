@@ -120,6 +120,41 @@ def test_a_handshake_without_a_token_is_refused() -> None:
         Handshake(b"", listens=True)
 
 
+def test_ends_that_see_the_same_binding_let_each_other_in() -> None:
+    listener = Handshake(TOKEN, listens=True, binding=b"one")
+    connector = Handshake(TOKEN, listens=False, binding=b"one")
+    talk(listener, connector)
+    assert listener.done
+    assert connector.done
+
+
+DIFFERENT_BINDINGS = [(b"one", b"other"), (b"", b"one"), (b"one", b""), (b"one", b"one\0")]
+
+
+@pytest.mark.parametrize(("listener_sees", "connector_sees"), DIFFERENT_BINDINGS)
+def test_a_listener_refuses_a_proof_of_another_binding(listener_sees: bytes, connector_sees: bytes) -> None:
+    listener = Handshake(TOKEN, listens=True, binding=listener_sees)
+    connector = Handshake(TOKEN, listens=False, binding=connector_sees)
+    with pytest.raises(HandshakeError, match="does not know the token") as caught:
+        talk(listener, connector)
+    assert not listener.done
+    assert ("in the middle" in str(caught.value)) == bool(listener_sees), "said only where it can be"
+
+
+@pytest.mark.parametrize(("listener_sees", "connector_sees"), DIFFERENT_BINDINGS)
+def test_a_connector_refuses_a_proof_of_another_binding(listener_sees: bytes, connector_sees: bytes) -> None:
+    """Its twin has the same words but the binding of the listener, so the listener answers with a proof."""
+    listener = Handshake(TOKEN, listens=True, nonce=LISTENER_NONCE, binding=listener_sees)
+    connector = Handshake(TOKEN, listens=False, nonce=CONNECTOR_NONCE, binding=connector_sees)
+    twin = Handshake(TOKEN, listens=False, nonce=CONNECTOR_NONCE, binding=listener_sees)
+    connector.receive(listener.begin())
+    answer = listener.receive(twin.receive(listener.begin()))
+    assert listener.done
+    with pytest.raises(HandshakeError, match="does not know the token"):
+        connector.receive(answer)
+    assert not connector.done
+
+
 def test_a_stranger_cannot_make_it_keep_much() -> None:
     listener = Handshake(TOKEN, listens=True)
     with pytest.raises(HandshakeError, match="does not speak"):

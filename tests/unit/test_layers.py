@@ -8,6 +8,8 @@
       ↑
     _store                   objects in shared memory
       ↑
+    _control                 what the cluster as a whole knows
+      ↑
     _node   _worker          the daemon of a machine; the runtime inside every process
       ↑
     public modules           what users import
@@ -37,6 +39,7 @@ LAYERS: list[set[str]] = [
     {"exceptions", "_config", "_object_ref", "_options"},
     {"_wire", "_serialize"},
     {"_store"},
+    {"_control"},
     {"_node", "_worker"},
 ]
 
@@ -185,7 +188,7 @@ def test_the_rule_itself(module: str, imported: str, allowed: bool) -> None:
 
 def test_importing_skate_loads_nothing_that_is_optional() -> None:
     """What is slow to import is imported when it is needed: the time to a first result is a promise."""
-    optional = {"IPython", "asyncio", "matplotlib", "numpy", "pandas", "pyarrow", "rich", "torch"}
+    optional = {"IPython", "asyncio", "cryptography", "matplotlib", "numpy", "pandas", "pyarrow", "rich", "torch"}
     code = "import sys, skate; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert not optional & set(loaded.split())

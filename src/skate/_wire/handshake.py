@@ -2,13 +2,17 @@
 
     who connects                         who listens
                 ◀── hello: versions, nonce ──
-     hello, proof ──────────────────────▶          proof = HMAC(token, role, both hellos)
+     hello, proof ──────────────────────▶          proof = HMAC(token, role, both hellos, binding)
                 ◀────────────────── proof ──
 
 The one who connects proves itself first, so a stranger learns nothing but the versions in use. Each proof covers the
 role of who makes it and both nonces: one that was overheard is worth nothing on another connection, nor is one that is
 sent back to where it came from. All of it has a fixed size, so a stranger can make us keep a few hundred bytes and no
 more; how long it may take is up to the caller.
+
+Inside TLS (`_wire/tls.py`) the proofs also cover the binding: the fingerprint of the certificate that the listener
+shows, as each end sees it. Somebody in the middle has to show another one, so what one end proves is wrong at the
+other. Nor can an end that uses TLS be brought to talk to one that does not: the binding of that is empty.
 
 Owns:      what has arrived of the next part.
 Knows not: sockets, clocks, where the token comes from.
@@ -55,10 +59,20 @@ class Versions(NamedTuple):
 class Handshake:
     """One end of it: bytes in, bytes out, until `done`."""
 
-    def __init__(self, token: bytes, *, listens: bool, versions: Versions | None = None, nonce: bytes = b"") -> None:
+    def __init__(
+        self,
+        token: bytes,
+        *,
+        listens: bool,
+        versions: Versions | None = None,
+        nonce: bytes = b"",
+        binding: bytes = b"",
+    ) -> None:
+        """`binding` says which connection this is, and must be the same at both ends: empty without TLS."""
         if not token:
             raise ValueError("a handshake without a token would let everybody in.")
         self._token = token
+        self._binding = binding
         self._listens = listens
         self._versions = versions or Versions.ours()
         self._hello = _pack_hello(self._versions, nonce or os.urandom(NONCE_BYTES))
@@ -123,12 +137,16 @@ class Handshake:
     def _on_proof(self, proof: bytes) -> None:
         expected = self._proof("connects" if self._listens else "listens")
         if not hmac.compare_digest(proof, expected):
-            raise HandshakeError("the other end does not know the token of this cluster.")
+            # Both look alike from here: a proof that is right on another connection only is as good as a wrong token.
+            in_the_middle = ", or somebody in the middle reads this connection" if self._binding else ""
+            raise HandshakeError(f"the other end does not know the token of this cluster{in_the_middle}.")
         self.done = True
 
     def _proof(self, role: str) -> bytes:
         listener, connector = (self._hello, self._their_hello) if self._listens else (self._their_hello, self._hello)
-        return hmac.new(self._token, role.encode() + listener + connector, hashlib.sha256).digest()
+        # All before the binding has a fixed size for each role, so no two conversations give the same bytes.
+        words = role.encode() + listener + connector + self._binding
+        return hmac.new(self._token, words, hashlib.sha256).digest()
 
 
 def _pack_hello(versions: Versions, nonce: bytes) -> bytes:
