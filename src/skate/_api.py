@@ -162,10 +162,10 @@ def _check_init(
     logging_level: Any,
     ignored: dict[str, Any],
 ) -> None:
-    if address not in (None, "local", "auto") and not str(address).startswith("skate-"):
+    if address not in (None, "local", "auto") and not _is_address(address):
         raise ValueError(
-            f"address={address!r}: this version runs on one machine; leave address out (or 'local') to start it here, "
-            "or pass 'auto' to join a node that has detached actors."
+            f"init(address={address!r}): it may be 'local' (or left out) to start a node here, 'auto' to join the "
+            "newest that runs here, or the 'host:port' of a cluster that this machine is a node of."
         )
     if address not in (None, "local"):
         for name, value in (
@@ -202,6 +202,13 @@ def _check_init(
             raise TypeError(f"init() has no argument {name!r}; see help(skate.init) for those that it has.")
     if ignored.get("local_mode"):
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")
+
+
+def _is_address(address: Any) -> bool:
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return address.startswith("skate-") or bool(host and port.isdecimal() and 0 < int(port) < 1 << 16)
 
 
 def _is_number(value: Any) -> bool:

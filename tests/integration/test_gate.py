@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from skate._node import gate as gate_module
-from skate._node.gate import STRANGERS_MAX, Gate, knock
-from skate._node.loop import EventLoop
+from skate._wire import gate as gate_module
+from skate._wire.gate import STRANGERS_MAX, Gate, knock
 from skate._wire.handshake import HELLO_BYTES, MAGIC, Handshake, HandshakeError, Versions
+from skate._wire.loop import EventLoop
 from waiting import wait_for
 
 TOKEN = b"the token of this cluster"

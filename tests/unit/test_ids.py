@@ -71,10 +71,19 @@ def test_functions_are_the_same_exactly_if_their_definitions_are(one: bytes, oth
 
 
 def test_new_ids_are_new() -> None:
-    for make, size in ((ids.new_node_id, 16), (ids.new_process_id, 8), (ids.new_job_id, 4)):
+    for make, size in ((ids.new_node_id, 16), (ids.new_process_id, 12), (ids.new_job_id, 4)):
         made = {bytes(make()) for _ in range(20)}
         assert {len(id) for id in made} == {size}
     assert len({ids.new_process_id() for _ in range(1000)}) == 1000
+
+
+@given(st.integers(0, ids.NUMBER_MAX), st.integers(0, ids.SIZE_MAX))
+def test_ids_and_places_name_their_node(node: int, size: int) -> None:
+    assert ids.node_of(ids.new_process_id(node)) == ids.node_of(ids.new_node_id(node)) == node
+    place = ids.place_of(node, size)
+    assert (ids.node_at(place), ids.size_at(place)) == (node, size)
+    assert place < 2**64, "a message cannot carry it"
+    assert ids.place_of(0, size) == size
 
 
 @pytest.mark.parametrize("index", [-1, ids.COUNTER_MAX + 1])

@@ -9,6 +9,18 @@ Ids are plain `bytes` in the hot path, told apart by `NewType`: a class would co
 
 A TaskID is the first 16 bytes of the ids of its returns. Running a task again (another attempt after an exception
 excepted) gives its children the same ids, so re-execution is harmless.
+
+Every node of a cluster has a number that is never given to another one; a node that is alone is number 0. The ids of
+nodes and processes begin with it, and it stands in the upper bits of places and of the numbers of leases: so whoever
+has any of these knows whom to turn to, and nobody has to look it up.
+
+    OFFSET SIZE  ProcessID (12 bytes), NodeID (16 bytes)
+    0      4     number of the node
+    4      8/12  random
+
+    BITS         place: where an object lies
+    40..63       number of the node
+    0..39        size in bytes
 """
 
 from __future__ import annotations
@@ -41,12 +53,38 @@ COUNTER_MAX = 2**32 - 1
 pack_id = struct.Struct(">12sI4s").pack
 
 
-def new_node_id() -> NodeID:
-    return NodeID(os.urandom(16))
+NODE_BYTES = 4
+SIZE_BITS = 40
+SIZE_MAX = (1 << SIZE_BITS) - 1
+#: Of nodes: a place has 24 bits for it.
+NUMBER_MAX = 2**24 - 1
 
 
-def new_process_id() -> ProcessID:
-    return ProcessID(os.urandom(8))
+def new_node_id(number: int = 0) -> NodeID:
+    return NodeID(number.to_bytes(NODE_BYTES, "big") + os.urandom(12))
+
+
+def new_process_id(node: int = 0) -> ProcessID:
+    return ProcessID(node.to_bytes(NODE_BYTES, "big") + os.urandom(8))
+
+
+def node_of(id: bytes) -> int:
+    """The number of a node, or of the node of a process."""
+    return int.from_bytes(id[:NODE_BYTES], "big")
+
+
+def place_of(node: int, size: int) -> int:
+    """Where an object of that size lies."""
+    return (node << SIZE_BITS) + size
+
+
+def size_at(place: int) -> int:
+    return place & SIZE_MAX
+
+
+def node_at(place: int) -> int:
+    """The number of the node, also of the node of a lease."""
+    return place >> SIZE_BITS
 
 
 def new_job_id() -> JobID:

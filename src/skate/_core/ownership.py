@@ -30,7 +30,7 @@ import msgspec
 
 from skate._core.task import Failure, Task
 
-#: An inline value, the size of a value in the arena, or an error.
+#: An inline value, the place of a value in an arena, or an error.
 Stored = bytes | int | Failure
 
 

@@ -121,17 +121,24 @@ def choose(request: Request, nodes: Iterable[NodeView]) -> NodeView | Nowhere:
                 if wanted is None
                 else f"the node {affinity.node.hex()} has less than it needs."
             )
-    labelled = [node for node in living if all(condition.holds(node.labels) for condition in request.required)]
-    feasible = [node for node in labelled if node.can_ever_fit(request.needs)]
-    if not feasible:
-        return Nowhere(_why_nowhere(request, living, labelled))
+    ordered = order(request, living)
+    return ordered[0] if ordered else Nowhere(_why_nowhere(request, living))
+
+
+def order(request: Request, nodes: Iterable[NodeView]) -> list[NodeView]:
+    """The nodes that can run it, best first, whatever its affinity."""
+    living = sorted(nodes, key=lambda node: node.id)
+    feasible = [node for node in living if _has_labels(node, request.required) and node.can_ever_fit(request.needs)]
     if request.preferred:
-        liked = [node for node in feasible if all(condition.holds(node.labels) for condition in request.preferred)]
-        feasible = liked or feasible
+        feasible = [node for node in feasible if _has_labels(node, request.preferred)] or feasible
     if request.spread:
-        return min(feasible, key=lambda node: (not node.fits(request.needs), _use_of(node), node.queued, node.id))
+        return sorted(feasible, key=lambda node: (not node.fits(request.needs), _use_of(node), node.queued))
     # Resources that are taken are a queue too, if nobody stands in it yet.
-    return min(feasible, key=lambda node: (wait_s(node, request) + _occupied_s(node, request.needs), _use_of(node)))
+    return sorted(feasible, key=lambda node: (wait_s(node, request) + _occupied_s(node, request.needs), _use_of(node)))
+
+
+def _has_labels(node: NodeView, conditions: Sequence[Condition]) -> bool:
+    return all(condition.holds(node.labels) for condition in conditions)
 
 
 def _occupied_s(node: NodeView, needs: Amounts) -> float:
@@ -156,9 +163,10 @@ def should_leave(here: NodeView, request: Request, *, placed: bool, cpus: int) -
     return elsewhere or here.queued * here.task_s > QUEUE_S_MAX * max(1, cpus)
 
 
-def _why_nowhere(request: Request, living: Sequence[NodeView], labelled: Sequence[NodeView]) -> str:
+def _why_nowhere(request: Request, living: Sequence[NodeView]) -> str:
     if not living:
         return "the cluster has no node."
+    labelled = [node for node in living if _has_labels(node, request.required)]
     if not labelled:
         return "no node has the labels that it requires."
     most = {name: max(node.total.get(name, 0) for node in labelled) for name in request.needs}

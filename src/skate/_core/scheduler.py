@@ -99,7 +99,7 @@ class Worker(msgspec.Struct):
 
 
 class Scheduler:
-    def __init__(self, total: Amounts, config: SchedulerConfig) -> None:
+    def __init__(self, total: Amounts, config: SchedulerConfig, *, first_lease: int = 1) -> None:
         self.config = config
         self.pool = ResourcePool(total)
         self.demands: dict[Class, Demand] = {}
@@ -113,7 +113,7 @@ class Scheduler:
         self._troubles: dict[Env, Trouble] = {}
         self.shares = Shares()
         self._job_started = False
-        self._last_lease = 0
+        self._last_lease = first_lease - 1
         self._last_turn = 0
         self._deadline: float | None = None
         self._granted = 0

@@ -3,8 +3,8 @@
 These records travel inside messages and live in the tables of owners and executors. They are msgpack arrays on the
 wire; new fields have defaults and come last, so that yesterday's peer still parses.
 
-A value is `bytes` (inline, serialised), `int` (its size: it lies in the arena under its object id) or a `Failure`
-(a serialised error).
+A value is `bytes` (inline, serialised), `int` (a place, see `ids.py`: it lies in the arena of that node under its
+object id) or a `Failure` (a serialised error).
 """
 
 from __future__ import annotations

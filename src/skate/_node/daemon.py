@@ -30,34 +30,35 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from skate._core import lease_events as leases
-from skate._core.ids import new_job_id, new_node_id, new_process_id
+from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
+from skate._core.placement import NodeView
 from skate._core.resources import to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._node.actors import Actors
+from skate._node.demands import Demands
 from skate._node.inquiries import Inquiries
 from skate._node.lobby import Lobby, lobby_name
-from skate._node.logs import PARTIAL_LINE_S, LastLines, LogQueue, Stream
-from skate._node.loop import EventLoop, Timer
+from skate._node.logs import LastLines, Stream
 from skate._node.memory_monitor import MemoryMonitor
 from skate._node.memory_watch import MemoryWatch
+from skate._node.output import Output
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
 from skate._wire import messages as wire
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
-from skate._wire.messages import AnyMessage, Line, Message
+from skate._wire.loop import EventLoop, Timer
+from skate._wire.messages import AnyMessage, Message
 
 if TYPE_CHECKING:
     from skate._node.main import NodeConfig
+    from skate._node.neighbours import Guest, Neighbours
 
 #: How long a worker may take to stop when it is told to.
 STOP_TIMEOUT_S = 0.05
 #: A worker whose control channel ended is killed if it is still there after this time.
 EXIT_GRACE_S = 0.2
-#: Bytes read from a pipe at a time, and at most when its worker is dead (its children may hold the pipe open).
-PIPE_BYTES = 64 << 10
-PIPE_DRAIN_BYTES_MAX = 4 << 20
 #: Descriptors that the daemon has open for a worker (control channel, two pipes), and some to spare.
 DESCRIPTORS_PER_WORKER = 4
 #: The zygote of an environment stays so much longer than its idle workers: it costs a hundred times as much to start.
@@ -89,14 +90,21 @@ class Process:
 class Daemon:
     def __init__(self, config: NodeConfig, zygote_pid: int, zygote_sock: socket.socket) -> None:
         self.config = config
-        self.node_id = new_node_id()
         self.job_id = new_job_id()
         self.loop = EventLoop()
+        self.total = to_units(self._find_resources())
+        #: None if the node is alone.
+        self.neighbours: Neighbours | None = None
+        if config.cluster is not None:
+            from skate._node.neighbours import Neighbours  # a node that is alone starts sooner without
+
+            self.neighbours = Neighbours(self, config.cluster)
+        self.node_id = self.neighbours.node_id if self.neighbours is not None else new_node_id()
+        self.number = node_of(self.node_id)
         self.processes: dict[bytes, Process] = {}
         #: Pids of `processes`, for those who need no more of them.
         self.pids: dict[bytes, int] = {}
-        #: Drivers that want to see what workers print, and the lines on their way to them.
-        self._listeners: list[tuple[Process, LogQueue]] = []
+        self.output = Output(self)
         self._buffer = bytearray(RECEIVE_BYTES)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.loop.watch(self._wake_fd, self._on_wake)
@@ -110,7 +118,6 @@ class Daemon:
         )
         descriptors = _raise_descriptor_limit()
         prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
-        self.total = to_units(self._find_resources())
         self.scheduler = Scheduler(
             self.total,
             SchedulerConfig(
@@ -121,7 +128,9 @@ class Daemon:
                 # One slot to spare: a dead worker is replaced just before its slot is free again.
                 workers_max=min(SLOT_COUNT - 1, descriptors // DESCRIPTORS_PER_WORKER),
             ),
+            first_lease=place_of(self.number, 1),
         )
+        self.demands = Demands(self)
         self._events: deque[leases.Event] = deque()
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
@@ -131,10 +140,18 @@ class Daemon:
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
         self.pool.adopt_zygote(zygote_pid, zygote_sock)
         self._memory = MemoryWatch(self)
-        self._address = lobby_name(self.node_id)
+        cluster = "{}:{}".format(*config.cluster.control) if config.cluster is not None else ""
+        self.address = lobby_name(self.node_id, cluster)
         self._lobby: Lobby | None = None
         self._ended = False
-        self._add_driver(socket.socket(fileno=config.control_fd))
+        #: It serves a cluster, and ends when that does or when it is told to.
+        self._serves = config.cluster is not None and config.control_fd < 0
+        if config.control_fd >= 0:
+            self._add_driver(socket.socket(fileno=config.control_fd))
+        else:
+            self.open_lobby()
+        if self.neighbours is not None:
+            self.neighbours.begin()
 
     def _find_resources(self) -> dict[str, float]:
         config = self.config
@@ -151,11 +168,13 @@ class Daemon:
     def run(self) -> None:
         """Until the end."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self._serves:
+            signal.signal(signal.SIGTERM, lambda *_: self.end("it was told to (SIGTERM)"))
         while not self._ended:
             deadlines = (self.scheduler.next_deadline(), self.store.next_deadline())
             self.loop.run_once(min((deadline for deadline in deadlines if deadline is not None), default=None))
             self._act_on_deadlines(time.monotonic())
-            self._send_logs()
+            self.output.send()
             if self._lobby is not None and not self._is_needed():
                 self._ended = True
         self._end()
@@ -176,10 +195,12 @@ class Daemon:
         self.store.on_wake(time.monotonic())
 
     def send(self, process_id: bytes, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """Send to a process; if it is gone, nobody misses the message."""
+        """Send to a process, here or elsewhere; if it is gone, nobody misses the message."""
         process = self.processes.get(process_id)
         if process is not None:
             process.channel.send(message, fds)
+        elif self.neighbours is not None and node_of(process_id) != self.number:
+            self.neighbours.send_to_process(process_id, message)
 
     def describe_process(self, process_id: bytes) -> str:
         process = self.processes.get(process_id)
@@ -190,13 +211,13 @@ class Daemon:
     # -- processes come ---------------------------------------------------------------------------------------------
 
     def _add_driver(self, sock: socket.socket) -> None:
-        process = Process(new_process_id(), Channel(sock, name="driver"))
+        process = Process(new_process_id(self.number), Channel(sock, name="driver"))
         self._add(process, pid=0)
 
     def open_lobby(self) -> None:
         """Others than the first driver may need this node one day."""
         if self._lobby is None:
-            self._lobby = Lobby(self._address, self._add_driver)
+            self._lobby = Lobby(self.address, self._add_driver)
             self.loop.watch(self._lobby.sock.fileno(), self._lobby.on_readable)
 
     def on_worker_created(self, worker: PooledWorker) -> None:
@@ -204,7 +225,7 @@ class Daemon:
         process.streams = [Stream(is_error=False), Stream(is_error=True)]
         self._add(process, pid=0)
         for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
-            self._watch_output(process, fd, stream)
+            self.output.watch(process, fd, stream)
 
     def _add(self, process: Process, pid: int) -> None:
         self.processes[process.id] = process
@@ -227,10 +248,10 @@ class Daemon:
                 self.node_id,
                 self.job_id,
                 self.config.object_store_memory,
-                to_floats(self.total),
+                self.capacity(),
                 os.getpid(),
                 process.namespace,
-                self._address,
+                self.address,
             ),
             (self.store.fd,) if process.worker is None else (),
         )
@@ -242,7 +263,7 @@ class Daemon:
         self.post(leases.JobStarted())
         self.pool.set_preload(message.preload)
         if message.log_to_driver:
-            self._listeners.append((process, LogQueue()))
+            self.output.listen(process)
         self._watch_life(process, message.pid)
         # Not earlier: this is the first thing that nobody waits for.
         become_subreaper()
@@ -291,10 +312,23 @@ class Daemon:
     def _on_store_message(self, process: Process, message: Any) -> None:
         self.store.handle(process.id, message, time.monotonic())
 
+    def _on_free(self, process: Process, message: wire.Free) -> None:
+        if self._is_elsewhere(message.node or self.number):
+            self._pass_on(process, message.node, message)
+        else:
+            self.store.handle(process.id, message, time.monotonic())
+
     def _on_connect(self, process: Process, message: wire.Connect) -> None:
-        self.switchboard.connect(process.id, message.process_id)
+        if self._is_elsewhere(node_of(message.process_id)):
+            assert self.neighbours is not None
+            self.neighbours.bridges.connect(process.id, message.process_id)
+        else:
+            self.switchboard.connect(process.id, message.process_id)
 
     def _on_kill_worker(self, process: Process, message: wire.KillWorker) -> None:
+        if self._is_elsewhere(node_of(message.process_id)):
+            self._pass_on(process, node_of(message.process_id), message)
+            return
         worker = self.scheduler.workers.get(message.process_id)
         if worker is None or worker.lease is None or worker.lease.owner != process.id:
             return
@@ -326,20 +360,20 @@ class Daemon:
             self._on_driver_gone(process)
 
     def _on_demand(self, process: Process, message: wire.LeaseDemand) -> None:
-        self.post(
-            leases.DemandChanged(
-                process.id,
-                message.key,
-                message.resources,
-                message.env,
-                message.count,
-                message.depth,
-                message.retriable,
-            )
-        )
+        self.demands.on_demand(process.id, message)
 
     def _on_lease_return(self, process: Process, message: wire.LeaseReturn) -> None:
-        self.post(leases.LeaseReturned(process.id, message.lease))
+        if self._is_elsewhere(node_at(message.lease)):
+            self._pass_on(process, node_at(message.lease), message)
+        else:
+            self.post(leases.LeaseReturned(process.id, message.lease))
+
+    def _is_elsewhere(self, node: int) -> bool:
+        return node != self.number and self.neighbours is not None
+
+    def _pass_on(self, process: Process, node: int, message: Message) -> None:
+        assert self.neighbours is not None
+        self.neighbours.pass_on(process.id, node, message)
 
     def _on_blocked(self, process: Process, message: wire.Blocked) -> None:
         self.post(leases.WorkerBlocked(process.id))
@@ -379,8 +413,10 @@ class Daemon:
         if command.process in self.actors.table.actors:
             self.actors.on_granted(command)
         else:
-            self.switchboard.connect(command.process, command.worker)
             granted = wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
+            if node_of(command.process) == self.number:
+                self.switchboard.connect(command.process, command.worker)
+                self.demands.on_granted(command.process, granted)
             self.send(command.process, granted)
         self._memory.begin()
 
@@ -389,7 +425,9 @@ class Daemon:
         actor = self.actors.table.actors.get(owner)
         if actor is not None and actor.owner not in self.processes:
             return actor.info.namespace
-        process = self.processes.get(owner if actor is None else actor.owner)
+        owner = owner if actor is None else actor.owner
+        guests = self.neighbours.guests if self.neighbours is not None else {}
+        process = self.processes.get(owner) or guests.get(owner)
         return process.namespace if process is not None else ""
 
     def _do_ask_reclaim(self, command: leases.AskReclaim) -> None:
@@ -407,80 +445,12 @@ class Daemon:
             return
         self.send(command.process, wire.LeaseInfeasible(command.key, command.asked, command.total, command.reason))
 
-    # -- what workers print -------------------------------------------------------------------------------------------
-
-    def _watch_output(self, process: Process, fd: int, stream: Stream) -> None:
-        self.loop.watch(fd, lambda _: self._on_output(process, fd, stream))
-
-    def _on_output(self, process: Process, fd: int, stream: Stream) -> None:
-        if not self._read_pipe(process, fd, stream):
-            self.loop.unwatch(fd)
-        else:
-            self._watch_partial_lines(process)
-
-    def _read_pipe(self, process: Process, fd: int, stream: Stream) -> int:
-        """Read once; the number of bytes, 0 at the end of the stream."""
-        try:
-            data = os.read(fd, PIPE_BYTES)
-        except BlockingIOError:
-            return 1
-        self._show(process, stream, stream.feed(data))
-        return len(data)
-
-    def _watch_partial_lines(self, process: Process) -> None:
-        if process.partial_timer is None and any(stream.has_partial for stream in process.streams):
-            for stream in process.streams:
-                stream.fed = False
-            when = time.monotonic() + PARTIAL_LINE_S
-            process.partial_timer = self.loop.call_at(when, lambda: self._flush_partial_lines(process))
-
-    def _flush_partial_lines(self, process: Process) -> None:
-        process.partial_timer = None
-        worker = process.worker
-        assert worker is not None
-        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
-            self._read_pipe(process, fd, stream)  # the rest of the line may be there, and the daemon late
-            if stream.has_partial and not stream.fed:
-                self._show(process, stream, stream.flush())
-        self._watch_partial_lines(process)
-
-    def _show(self, process: Process, stream: Stream, lines: list[Line]) -> None:
-        if not lines:
-            return
-        if stream.is_error:
-            process.last_lines.add(lines)
-        for _driver, queue in self._listeners:
-            queue.add(lines)
-
-    def _drain(self, process: Process) -> None:
-        """Everything that the worker printed until now."""
-        worker = process.worker
-        assert worker is not None
-        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
-            left = PIPE_DRAIN_BYTES_MAX
-            while left > 0:
-                try:
-                    data = os.read(fd, PIPE_BYTES)
-                except BlockingIOError:
-                    break
-                if not data:
-                    break
-                left -= len(data)
-                self._show(process, stream, stream.feed(data))
-            self._show(process, stream, stream.flush())
-
-    def _send_logs(self) -> None:
-        for driver, queue in self._listeners:
-            # What a driver does not take now waits here, where there is a bound, and not in its channel.
-            while not driver.channel.has_backlog and (message := queue.take()) is not None:
-                driver.channel.send(message)
-
     # -- processes go -------------------------------------------------------------------------------------------------
 
     def on_worker_exited(self, worker: PooledWorker) -> None:
         process = self.processes[worker.process_id]
         self._hear_last_words(process)
-        self._drain(process)
+        self.output.drain(process)
         if process.partial_timer is not None:
             process.partial_timer.cancel()
         for fd in (worker.stdout, worker.stderr):
@@ -494,9 +464,7 @@ class Daemon:
             process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
         )
         self._memory.explain(gone)
-        self.switchboard.on_process_died(gone)
-        self.actors.on_process_died(gone)
-        self.inquiries.on_process_died(process)
+        self._tell_of_death(process, gone)
         if process.ready:
             self.post(leases.ProcessDied(process.id))
         elif not worker.lost_with_zygote:
@@ -540,46 +508,102 @@ class Daemon:
         if not self._is_needed(without=process):
             self._ended = True
             return
-        for driver, queue in self._listeners:
-            if driver is process:
-                self._send_all(driver, queue)
-        self._listeners = [(driver, queue) for driver, queue in self._listeners if driver is not process]
+        self.output.stop_listening(process)
         self.pool.let_go_of_output()
         process.channel.send(wire.Goodbye(stays=True))
         gone = wire.PeerGone(process.id, self.pids[process.id], 0, b"", [], "the driver has ended")
         self.store.process_died(process.id, time.monotonic())
         os.close(process.pidfd)
         self._remove(process)
-        self.switchboard.on_process_died(gone)
-        self.inquiries.on_process_died(process)
-        self.actors.on_process_died(gone)
+        self._tell_of_death(process, gone)
         self.post(leases.ProcessDied(process.id))
+
+    def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:
+        """Everybody but the scheduler."""
+        self.switchboard.on_process_died(gone)
+        self.actors.on_process_died(gone)
+        self.inquiries.on_process_died(process)
+        self.demands.on_process_died(process.id)
+        if self.neighbours is not None:
+            self.neighbours.bridges.on_process_died(process.id)
+            self.neighbours.on_process_died(gone)
 
     def _is_needed(self, without: Process | None = None) -> bool:
         """Whether somebody is left who needs this node."""
         drivers = any(process.worker is None and process is not without for process in self.processes.values())
-        return drivers or self.actors.has_detached()
+        return self._serves or drivers or self.actors.has_detached()
+
+    # -- other nodes --------------------------------------------------------------------------------------------------
+
+    def view(self) -> NodeView:
+        """This node, for the others."""
+        pool = self.scheduler.pool
+        labels = self.config.cluster.labels if self.config.cluster is not None else {}
+        queued = sum(demand.count for demand in self.scheduler.demands.values())
+        return NodeView(id=self.node_id, total=self.total, available=dict(pool.available), labels=labels, queued=queued)
+
+    def capacity(self) -> dict[str, float]:
+        """What all nodes have together."""
+        total = dict(self.total)
+        members = self.neighbours.members.values() if self.neighbours is not None else ()
+        for member in members:
+            for name, amount in member.view.total.items():
+                total[name] = total.get(name, 0) + amount
+        return to_floats(total)
+
+    def on_capacity_changed(self) -> None:
+        message = wire.Capacity(self.capacity())
+        for process in self.processes.values():
+            if process.ready:
+                process.channel.send(message)
+
+    def on_guest(self, sys_path: list[str], cwd: str) -> None:
+        """A process of another node will have to do with this one."""
+        if not any(process.worker is None for process in self.processes.values()):
+            self.pool.setup.sys_path, self.pool.setup.cwd = sys_path, cwd
+        self.post(leases.JobStarted())
+
+    def handle_guest(self, guest: Guest, message: Message) -> None:
+        if type(message) is wire.LeaseDemand:
+            self.demands.ask_here(guest.id, message)
+        elif type(message) in GUEST_MESSAGES:
+            HANDLERS[type(message)](self, guest, message)
+        else:
+            raise ValueError(f"{type(message).__name__} is not for another node")
+
+    def deliver(self, process_id: bytes, message: Message) -> None:
+        """Another node has something for a process of this one."""
+        if isinstance(message, wire.LeaseGranted):
+            self.demands.on_granted(process_id, message)
+        elif isinstance(message, wire.PeerGone):
+            assert self.neighbours is not None
+            self.neighbours.bridges.on_told_of_death(process_id, message.process_id)
+        self.send(process_id, message)
+
+    def on_guest_gone(self, gone: wire.PeerGone) -> None:
+        self.store.process_died(gone.process_id, time.monotonic())
+        self.post(leases.ProcessDied(gone.process_id))
+
+    def end(self, reason: str) -> None:
+        """Told to, by the cluster."""
+        self._ended = True
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Say what is left to say, and take everything along."""
         deadline = time.monotonic() + END_S
+        if self.neighbours is not None:
+            self.neighbours.leave("it was ended")
         for process in self.processes.values():
             if process.worker is not None:
-                self._drain(process)
+                self.output.drain(process)
         self.pool.end(deadline)
-        for driver, queue in self._listeners:
-            self._send_all(driver, queue)
+        self.output.send_all()
         for process in self.processes.values():
             if process.worker is None:
                 self._take_leave(process.channel)
         self.store.close()
-
-    @staticmethod
-    def _send_all(driver: Process, queue: LogQueue) -> None:
-        while (logs := queue.take()) is not None:
-            driver.channel.send(logs)
 
     def _take_leave(self, channel: Channel) -> None:
         channel.send(wire.Goodbye())
@@ -627,8 +651,11 @@ HANDLERS: dict[type, Any] = {
     wire.ReturnSpace: Daemon._on_store_message,
     wire.Pin: Daemon._on_store_message,
     wire.Unpin: Daemon._on_store_message,
-    wire.Free: Daemon._on_store_message,
+    wire.Free: Daemon._on_free,
 }
+
+#: What processes of other nodes may say.
+GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.Free)
 
 ACTOR_HANDLERS: dict[type, Any] = {
     wire.RegisterActor: Actors.on_register,

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._core.resources import to_floats
-from skate._node.loop import Timer
 from skate._node.memory_monitor import resident_bytes
+from skate._wire.loop import Timer
 from skate._wire.messages import Answer, CollectEvents, Events, Query, decode_events
 
 if TYPE_CHECKING:

@@ -21,9 +21,19 @@ def _prefix(uid: int) -> str:
     return f"skate-{uid}-"
 
 
-def lobby_name(node_id: bytes) -> str:
-    """The address of a node, whether it can be joined or not. Names sort by age."""
-    return f"{_prefix(os.getuid())}{time.time_ns():020}-{node_id.hex()}"
+def lobby_name(node_id: bytes, cluster: str = "") -> str:
+    """The address of a node, whether it can be joined or not. Names sort by age, and tell the cluster's address."""
+    return f"{_prefix(os.getuid())}{time.time_ns():020}-{node_id.hex()}{'@' if cluster else ''}{cluster}"
+
+
+def nodes_of(cluster: str) -> list[str]:
+    """Names of the nodes here of the cluster with that address ("host:port"), oldest first."""
+    host, _, port = cluster.rpartition(":")
+    try:
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        addresses = {host}
+    return [name for name in reversed(open_nodes()) if name.partition("@")[2] in {f"{it}:{port}" for it in addresses}]
 
 
 class Lobby:

@@ -16,11 +16,30 @@ import msgspec
 from skate._node.zygote import WORKER_ENTRY, run_zygote
 
 
+class ClusterConfig(msgspec.Struct, kw_only=True):
+    """How a node finds its cluster, and how it is found."""
+
+    #: Where the control service listens.
+    control: tuple[str, int]
+    token: str
+    #: Where this node listens; port 0: any that is free. Without a host it listens nowhere.
+    host: str = ""
+    port: int = 0
+    #: How others reach it, if that is not what it listens on.
+    advertise: str = ""
+    name: str = ""
+    labels: dict[str, str] = {}
+
+
 class NodeConfig(msgspec.Struct, kw_only=True):
     """What the daemon is told by the driver that starts it."""
 
-    #: Inherited descriptor: the control channel of that driver.
-    control_fd: int
+    #: Inherited descriptor: the control channel of that driver; -1: it serves a cluster, without one.
+    control_fd: int = -1
+    #: Inherited descriptor to which it says, in one line of JSON, that it serves or why it cannot.
+    report_fd: int = -1
+    #: The cluster that it is a node of; None: it is alone.
+    cluster: ClusterConfig | None = None
     num_cpus: float
     num_gpus: int = 0
     #: Custom resources.
@@ -57,17 +76,35 @@ def fork_zygote(entry: str) -> tuple[int, socket.socket]:
     return pid, ours
 
 
+class JoinError(Exception):
+    """The node could not join its cluster; says why, and what to do."""
+
+
+def _report(config: NodeConfig, **what: str) -> None:
+    """To whoever has started it."""
+    if config.report_fd >= 0:
+        os.write(config.report_fd, msgspec.json.encode(what) + b"\n")
+        os.close(config.report_fd)
+
+
 def main() -> None:
-    config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
-    os.set_inheritable(config.control_fd, False)
+    # One that serves a cluster knows its token, which no list of processes is to show.
+    config = msgspec.json.decode(sys.argv[1] if sys.argv[1:] else sys.stdin.readline(), type=NodeConfig)
+    for fd in (config.control_fd, config.report_fd):
+        if fd >= 0:
+            os.set_inheritable(fd, False)
     zygote_pid, zygote_sock = fork_zygote(config.worker_entry)
     code = 1
     try:
         from skate._node.daemon import Daemon
 
         gc.enable()  # it was switched off for the imports
-        Daemon(config, zygote_pid, zygote_sock).run()
+        daemon = Daemon(config, zygote_pid, zygote_sock)
+        _report(config, node_id=daemon.node_id.hex(), lobby=daemon.address)
+        daemon.run()
         code = 0
+    except JoinError as error:
+        _report(config, error=str(error))
     except BaseException:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was
         import traceback
 

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from skate._core.policy_memory import Candidate, choose_victim, explain
-from skate._node.loop import Timer
 from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
+from skate._wire.loop import Timer
 from skate._wire.messages import PeerGone
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ class Switchboard:
         if target in self._peers.get(asker, ()):
             return
         if target not in self._pids or asker == target:
-            unknown = PeerGone(target, 0, 0, b"", [], "the node daemon does not know this process")
-            self._send(asker, self._deaths.get(target, unknown), ())
+            self._send(asker, self.death_of(target), ())
             return
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -41,6 +40,11 @@ class Switchboard:
             self._send(target, PeerConnected(asker, self._pids[asker]), (theirs.fileno(),))
         self._peers.setdefault(asker, set()).add(target)
         self._peers.setdefault(target, set()).add(asker)
+
+    def death_of(self, process: bytes) -> PeerGone:
+        """How it died, if that is known."""
+        unknown = PeerGone(process, 0, 0, b"", [], "the node daemon does not know this process")
+        return self._deaths.get(process, unknown)
 
     def on_process_died(self, gone: PeerGone) -> None:
         """Tell everybody who had a channel to it."""

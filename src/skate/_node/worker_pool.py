@@ -25,11 +25,11 @@ from typing import Protocol
 import msgspec
 
 from skate._core.environment import ENVIRONMENT_VARIABLE
-from skate._core.ids import new_process_id
+from skate._core.ids import new_process_id, node_of
 from skate._core.lease_events import Env
 from skate._node import zygote
-from skate._node.loop import WRITE, EventLoop, Timer
 from skate._wire.channel import Channel
+from skate._wire.loop import WRITE, EventLoop, Timer
 
 #: A worker or a zygote that has not reported itself after this time is taken for dead.
 START_TIMEOUT_S = 30.0
@@ -293,7 +293,7 @@ class WorkerPool:
         except OSError as error:
             self._owner.on_start_failed(env, f"its connections could not be made: {error.strerror}")
             return
-        process_id = new_process_id()
+        process_id = new_process_id(node_of(setup.node_id))
         channel = Channel(socket.socket(fileno=control[0]), name="worker")
         worker = PooledWorker(process_id, env, self._slots_free.popleft(), channel, stdout=stdout[0], stderr=stderr[0])
         self.workers[process_id] = process.workers[process_id] = worker

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from skate._core.ids import node_at, node_of, place_of
 from skate._serialize.values import Serialized
 from skate._store.layout import align, view_bytes
 from skate._store.seals import Seals
@@ -39,6 +40,7 @@ class StoreClient:
     """One process's access to the object store of its node."""
 
     def __init__(self, arena: mmap.mmap, arena_bytes: int, seals: Seals, request: Request, process_id: bytes) -> None:
+        self._node = node_of(process_id)
         self._arena: mmap.mmap | None = arena
         self._arena_bytes = arena_bytes
         self._view = memoryview(arena)
@@ -62,7 +64,7 @@ class StoreClient:
     # -- writing ------------------------------------------------------------------------------------
 
     def write(self, id: bytes, owner: bytes, value: Serialized) -> int:
-        """Store the value under this id; its size. Raises ObjectStoreFullError when there is no room."""
+        """Store the value under this id; its place. Raises ObjectStoreFullError when there is no room."""
         size = value.size
         small = size * CHUNK_PART <= self._chunk_bytes
         offset = self._carve(size) if small else self._allocate(size)[0]
@@ -74,7 +76,7 @@ class StoreClient:
         self._seals.add(id, owner, offset, size)
         if not small:
             self._seals.say()  # it may have to make room for others
-        return size
+        return place_of(self._node, size)
 
     def _carve(self, size: int) -> int:
         size = align(size)
@@ -89,13 +91,22 @@ class StoreClient:
             self._chunk_at += size
             return offset
 
-    def free(self, ids: list[bytes]) -> None:
-        """Nobody refers to these any more."""
-        known, spaces = self._seals.withdraw(ids)
+    def free(self, objects: Sequence[tuple[bytes, int]]) -> None:
+        """Nobody refers to these any more: ids and places."""
+        here = []
+        elsewhere: dict[int, list[bytes]] = {}
+        for id, place in objects:
+            if node_at(place) == self._node:
+                here.append(id)
+            else:
+                elsewhere.setdefault(node_at(place), []).append(id)
+        known, spaces = self._seals.withdraw(here)
         if spaces:
             self._take_back(spaces)
         if known:
             self._send(Free(known))
+        for node, ids in elsewhere.items():
+            self._send(Free(ids, node))
 
     def _take_back(self, spaces: list[tuple[int, int]]) -> None:
         """Space of objects that the daemon never heard of: what lies before the rest of the chunk belongs to that."""
@@ -150,23 +161,30 @@ class StoreClient:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def views(self, ids: Sequence[bytes], deadline: float | None = None) -> list[memoryview | None]:
-        """Read-only views of objects, in place; None for one that is gone. Waits for those that are on disk.
+    def views(self, objects: Sequence[tuple[bytes, int]], deadline: float | None = None) -> list[memoryview | None]:
+        """Read-only views of objects (ids and places), in place; None for one that is gone. Waits for those that are on
+        disk, or on another node.
 
         Raises TimeoutError when the deadline passed.
         """
         found: dict[bytes, memoryview | None] = {}
-        missing = []
-        for id in dict.fromkeys(ids):
+        missing: dict[bytes, int] = {}
+        for id, place in objects:
+            if id in found or id in missing:
+                continue
             known = self._buffers.get(id)
             buffer = known() if known is not None else None
             if buffer is None:
-                missing.append(id)
+                missing[id] = place
             else:
                 found[id] = _readonly(buffer, self._size_of[id])
         if missing:
+            ids = list(missing)
+            places = list(missing.values())
+            if all(node_at(place) == self._node for place in places):
+                places = []
             reply = self._request(
-                lambda request: Pin(request, missing), deadline, lambda late: self._undo_pin(missing, late)
+                lambda request: Pin(request, ids, places), deadline, lambda late: self._undo_pin(ids, late)
             )
             if reply is None:
                 raise TimeoutError
@@ -175,7 +193,7 @@ class StoreClient:
             assert isinstance(reply, Pinned)
             for id, (offset, size) in zip(missing, reply.at, strict=True):
                 found[id] = None if offset < 0 else self._lay_over(id, offset, size)
-        return [found[id] for id in ids]
+        return [found[id] for id, _ in objects]
 
     def _lay_over(self, id: bytes, offset: int, size: int) -> memoryview:
         # A ctypes array type is made for each length: lengths are powers of two, so that there are few of them. The

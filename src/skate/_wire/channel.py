@@ -18,10 +18,11 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from skate._wire.messages import AnyMessage, Message, decode, encoder
+from skate._wire.messages import Message, decode, encoder
 
 HEADER = struct.Struct("<I")
 HEADER_BYTES = 4
@@ -43,6 +44,7 @@ class Channel:
         "_backlog",
         "_buffer",
         "_carries_fds",
+        "_decode",
         "_deferred",
         "_lock",
         "_partial",
@@ -54,8 +56,16 @@ class Channel:
         "sock",
     )
 
-    def __init__(self, sock: socket.socket, *, carries_fds: bool = False, name: str = "") -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        carries_fds: bool = False,
+        name: str = "",
+        decode: Callable[[memoryview], Any] = decode,
+    ) -> None:
         sock.setblocking(False)
+        self._decode = decode
         self.sock = sock
         self.name = name
         self.closed = False
@@ -158,7 +168,7 @@ class Channel:
 
     # -- receiving ------------------------------------------------------------------------------------
 
-    def receive(self, buffer: bytearray) -> list[AnyMessage]:
+    def receive(self, buffer: bytearray) -> list[Any]:
         """Every whole message in what one read returns; [] if there was nothing to read.
 
         `buffer` is scratch space of the calling loop, RECEIVE_BYTES long.
@@ -174,14 +184,19 @@ class Channel:
             raise ChannelClosed(str(error)) from error
         if size == 0:
             raise ChannelClosed("end of stream")
+        return self.take(buffer, size)
+
+    def take(self, buffer: bytearray | bytes, size: int) -> list[Any]:
+        """Every whole message, now that these bytes have come: just read, or read by somebody else before."""
         partial = self._partial
+        decode = self._decode
         if partial:
             partial += memoryview(buffer)[:size]
             data = memoryview(partial)
             size = len(partial)
         else:
             data = memoryview(buffer)
-        messages: list[AnyMessage] = []
+        messages: list[Any] = []
         at = 0
         try:
             while size - at >= HEADER_BYTES:
@@ -202,6 +217,27 @@ class Channel:
             partial.clear()
             partial += rest
         return messages
+
+    def receive_one(self) -> list[Any]:
+        """The next message, and not a byte behind it: those are for somebody else. [] if it is not all there yet."""
+        partial = self._partial
+        while True:
+            need = HEADER_BYTES
+            if len(partial) >= HEADER_BYTES:
+                need += HEADER.unpack_from(partial)[0]
+                if need > RECEIVE_BYTES:
+                    raise ChannelClosed(f"a frame of {need} bytes was announced where a small one is expected")
+                if len(partial) == need:
+                    return self.take(b"", 0)
+            try:
+                data = self.sock.recv(need - len(partial))
+            except (BlockingIOError, InterruptedError):
+                return []
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+            if not data:
+                raise ChannelClosed("end of stream")
+            partial += data
 
     def _receive_with_fds(self, buffer: bytearray) -> int:
         size, ancillary, _flags, _address = self.sock.recvmsg_into([buffer], FD_SPACE, socket.MSG_CMSG_CLOEXEC)

@@ -61,6 +61,7 @@ class Welcome(Message, tag=2):
     node_id: bytes
     job_id: bytes
     arena_bytes: int
+    #: What all nodes of the cluster have together.
     resources: dict[str, float]
     daemon_pid: int
     namespace: str = ""
@@ -97,6 +98,8 @@ class PeerGone(Message, tag=5):
     memory_used: int = 0
     memory_total: int = 0
     memory_users: list[tuple[str, int, int]] = []
+    #: Its whole node is gone: nothing more will come over its channel, not even its end.
+    node_lost: bool = False
 
 
 class KillWorker(Message, tag=6):
@@ -132,6 +135,12 @@ class Logs(Message, tag=10):
     """Daemon → driver: what workers printed."""
 
     lines: list[Line]
+
+
+class Capacity(Message, tag=15):
+    """Daemon → process: what all nodes of the cluster have together has changed."""
+
+    resources: dict[str, float]
 
 
 class Query(Message, tag=11):
@@ -309,6 +318,8 @@ class Pin(Message, tag=45):
 
     request: int
     ids: list[bytes]
+    #: Where each of them lies; empty if all were made on this node.
+    places: list[int] = []
 
 
 class Pinned(Message, tag=46):
@@ -328,6 +339,8 @@ class Free(Message, tag=48):
     """Owner → daemon: nobody refers to these any more. Memory is reused when the last pin is gone. No reply."""
 
     ids: list[bytes]
+    #: The number of the node where they lie; 0: this one.
+    node: int = 0
 
 
 # -- owner ↔ executor -----------------------------------------------------------------------------------------
@@ -587,11 +600,11 @@ class Taken(Message, tag=112):
 
 
 AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
-    Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Query, Answer,
-    CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted, Blocked,
-    Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Pinned, Unpin, Free, Define, Undefine, Tasks,
-    Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched, Borrow, Borrowed,
-    Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded, LeaveActor,
+    Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Capacity, Query,
+    Answer, CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted,
+    Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Pinned, Unpin, Free, Define, Undefine,
+    Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched, Borrow,
+    Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded, LeaveActor,
     WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, Taken,
 ]  # fmt: skip
 

@@ -28,9 +28,10 @@ from skate._object_ref import ObjectRef
 from skate._serialize.failures import error_of, failure_of
 from skate._serialize.values import INLINE_BYTES_MAX, NONE, is_scalar, serialize_scalar
 from skate._wire import messages as m
+from skate._worker.calls import GENERATOR_AHEAD
 from skate._worker.functions import Function
 from skate._worker.peers import Peer
-from skate._worker.submit import COLLECT_MAX, GENERATOR_AHEAD
+from skate._worker.submit import COLLECT_MAX
 from skate.exceptions import (
     ActorDiedError,
     ActorError,

@@ -32,8 +32,8 @@ from skate._serialize.values import INLINE_BYTES_MAX, Serialized
 
 if TYPE_CHECKING:
     from skate._worker.actors import Creation, MethodCall
+    from skate._worker.calls import Call
     from skate._worker.runtime import Runtime
-    from skate._worker.submit import Call
 
     AnyCall: TypeAlias = Call | MethodCall | Creation
 
@@ -198,8 +198,9 @@ class Arguments:
         runtime = self._runtime
         with runtime.lock:
             ref = self._stored.find(original)
+            place = runtime.table.entries[ref._id].value if ref is not None else None
         if ref is not None and not value.refs:
-            view = runtime.store.views([ref._id])[0]
+            view = runtime.store.views([(ref._id, place)])[0] if isinstance(place, int) else None
             if view is None or not same_bytes(value, view):
                 ref = None
         if ref is None:

@@ -106,13 +106,20 @@ class LocalNode(Node):
 
 
 def _enter(address: str) -> socket.socket:
-    from skate._node.lobby import enter, open_nodes
+    from skate._node.lobby import enter, nodes_of, open_nodes
 
-    for name in open_nodes() if address == "auto" else [address]:
+    in_cluster = address != "auto" and not address.startswith("skate-")
+    for name in open_nodes() if address == "auto" else nodes_of(address) if in_cluster else [address]:
         try:
             return enter(name)
         except OSError:
             continue  # it has just ended
+    if in_cluster:
+        raise ConnectionError(
+            f"init(address={address!r}): no node of that cluster runs on this machine.\n"
+            f"  why:  a driver joins its cluster through a node on its own machine.\n"
+            f"  next: start one with `skate start --address={address}`."
+        )
     raise ConnectionError(
         f"init(address={address!r}): there is no running node of this user to join.\n"
         "  why:  a node ends with its driver, unless it has detached actors.\n"

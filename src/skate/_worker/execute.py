@@ -492,8 +492,8 @@ class Executor:
         args, kwargs = loaded if type(loaded) is list else (loaded, {})
         args = list(args)
         if extra.args:
-            stored = [arg.id for arg in extra.args if type(arg.value) is int]
-            views = dict(zip(stored, self._runtime.store.views(stored), strict=True)) if stored else {}
+            stored = {arg.id: arg.value for arg in extra.args if isinstance(arg.value, int)}
+            views = dict(zip(stored, self._runtime.store.views(list(stored.items())), strict=True)) if stored else {}
             for arg in extra.args:
                 data = views[arg.id] if type(arg.value) is int else arg.value
                 if data is None:

@@ -17,7 +17,6 @@ Serialising and deserialising user values happens outside it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import mmap
 import os
@@ -52,14 +51,16 @@ from skate._wire.channel import Channel
 from skate._worker.actors import Actors
 from skate._worker.arguments import Arguments
 from skate._worker.borrow import Borrowing
+from skate._worker.calls import Call
 from skate._worker.context import TaskContext
 from skate._worker.execute import Executor
 from skate._worker.functions import Function, Retired, export_function
 from skate._worker.futures import Futures
 from skate._worker.loop import Loop
 from skate._worker.peers import Myself, Peer, Peers
+from skate._worker.requests import Requests
 from skate._worker.streams import Streams
-from skate._worker.submit import Call, Submitter
+from skate._worker.submit import Submitter
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
@@ -99,10 +100,9 @@ class Runtime:
         self._functions: weakref.WeakValueDictionary[bytes, Function] = weakref.WeakValueDictionary()
         self.arguments = Arguments(self)
         self.actors = Actors(self)
-        self._requests = itertools.count(1)
-        self._replies: dict[int, Any] = {}
-        #: Requests whose askers were interrupted, and what to do with replies that still come.
-        self._abandoned: dict[int, Callable[[Any], None] | None] = {}
+        self.requests = Requests(self)
+        self.request = self.requests.request
+        self.ask = self.requests.ask
         #: Set when the node daemon is gone: nothing works any more, and this says why.
         self.broken: NodeDiedError | None = None
         self.closed = False
@@ -130,7 +130,7 @@ class Runtime:
             m.Borrowed: lambda _, message: self.borrowing.on_borrowed(message),
             m.Release: self.borrowing.on_release,
             m.Yielded: self.streams.on_yielded,
-            m.Answer: lambda _, message: self._on_reply(message),
+            m.Answer: lambda _, message: self.requests.on_reply(message),
             m.AskRef: self._on_ask_ref,
             m.CancelRef: lambda _, message: self._cancel_locked(message.id, message.force, message.recursive),
         }
@@ -204,49 +204,6 @@ class Runtime:
         """To the node daemon."""
         self._seals.send(message)
 
-    def request(
-        self,
-        make: Callable[[int], m.Message],
-        deadline: float | None = None,
-        undo: Callable[[Any], None] | None = None,
-    ) -> Any:
-        """Ask the node daemon and wait for the reply. Not with the lock held."""
-        return self.ask(self.send, make, deadline, undo)
-
-    def ask(
-        self,
-        send: Callable[[m.Message], None],
-        make: Callable[[int], m.Message],
-        deadline: float | None = None,
-        undo: Callable[[Any], None] | None = None,
-    ) -> Any:
-        """Send a request and wait for its reply; None if the deadline passed.
-
-        Whoever waits may be interrupted. Then a reply that still comes is given to `undo`, with the lock held.
-        """
-        number = next(self._requests)
-        replies = self._replies
-        try:
-            send(make(number))
-            self.loop.wait(lambda: number in replies or self.broken or self.closed, deadline)
-            if number in replies:
-                return replies.pop(number)
-        except BaseException:
-            self._abandon_request(number, undo)
-            raise
-        if self.broken:
-            raise self.broken
-        self._abandon_request(number, undo)
-        return None
-
-    def _abandon_request(self, number: int, undo: Callable[[Any], None] | None) -> None:
-        with self.lock:
-            reply = self._replies.pop(number, None)
-            if reply is None:
-                self._abandoned[number] = undo
-            elif undo is not None:
-                undo(reply)
-
     def _handle(self, channel: Channel, messages: list[m.AnyMessage]) -> None:
         if channel is self._control:
             for message in messages:
@@ -265,7 +222,7 @@ class Runtime:
             case m.LeaseReclaim():
                 self.submitter.on_reclaim(message)
             case m.Allocated() | m.Pinned() | m.StoreFull() | m.Answer():
-                self._on_reply(message)
+                self.requests.on_reply(message)
             case m.PeerConnected():
                 channel = Channel(socket.socket(fileno=self._control.fds.popleft()))
                 self.loop.add(channel)
@@ -281,6 +238,9 @@ class Runtime:
                 self.on_logs(message.lines)
             case m.Welcome():
                 self._on_welcome(message)
+            case m.Capacity():
+                self.welcome.resources = message.resources
+                self.submitter.on_capacity()
             case m.Goodbye():
                 self._said_goodbye = True
                 self.node_stays = message.stays
@@ -308,14 +268,6 @@ class Runtime:
             self.submitter.on_returned(peer, message)
         elif message.leaving:
             self.actors.on_gone(peer)
-
-    def _on_reply(self, message: Any) -> None:
-        if message.request in self._abandoned:
-            undo = self._abandoned.pop(message.request)
-            if undo is not None:
-                undo(message)
-        else:
-            self._replies[message.request] = message
 
     def _on_closed(self, channel: Channel) -> None:
         if channel is not self._control:
@@ -383,7 +335,7 @@ class Runtime:
             if entry.owner:
                 borrowed.append((id, entry))
             elif type(entry.value) is int:
-                stored.append(id)
+                stored.append((id, entry.value))
         if stored:
             self.store.free(stored)
         if borrowed:
@@ -531,19 +483,19 @@ class Runtime:
         deadline = None if timeout is None else time.monotonic() + timeout
         out: list[Any] = []
         append = out.append
-        stored: list[tuple[int, bytes]] = []
+        stored: list[tuple[int, bytes, int]] = []
         for value in self._wait_for_all(refs, timeout):
             if type(value) is bytes:
                 append(None if value == NONE else deserialize(value))
             elif type(value) is int:
-                stored.append((len(out), refs[len(out)]._id))
+                stored.append((len(out), refs[len(out)]._id, value))
                 append(None)
             else:
                 assert isinstance(value, Failure)
                 raise error_of(value)
         if stored:
             try:
-                views = self.store.views([id for _, id in stored], deadline if timeout else None)
+                views = self.store.views([(id, place) for _, id, place in stored], deadline if timeout else None)
             except TimeoutError:
                 raise GetTimeoutError(
                     timeout_s=timeout,
@@ -551,7 +503,7 @@ class Runtime:
                     total=len(refs),
                     reasons=["their values are on disk, and there is no room in memory to bring them back"],
                 ) from None
-            for (position, id), view in zip(stored, views, strict=True):
+            for (position, id, _), view in zip(stored, views, strict=True):
                 if view is None:
                     raise ObjectLostError(object_id=id.hex())
                 out[position] = deserialize(view)

@@ -142,7 +142,7 @@ class Streams:
             # The consumer is gone; what the producer stored meanwhile has no owner but us.
             self._runtime.borrowing.decline(message.contained)
             if isinstance(message.value, int):
-                self._runtime.store.free([message.id])
+                self._runtime.store.free([(message.id, message.value)])
 
     def drain(self) -> None:
         """Close the streams whose generators were dropped."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core.ids import return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.pipelining import Estimates
-from skate._core.task import Extra, Failure, RefInfo, Result, Task
+from skate._core.task import Failure, RefInfo, Result, Task
 from skate._serialize.failures import error_of, failure_of
 from skate._wire.messages import (
     Cancel,
@@ -37,7 +37,7 @@ from skate._wire.messages import (
     Returned,
     Tasks,
 )
-from skate._worker.functions import Function
+from skate._worker.calls import Lease, SchedulingClass
 from skate._worker.peers import Peer
 from skate.exceptions import (
     OutOfMemoryError,
@@ -48,7 +48,6 @@ from skate.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from skate._options import TaskOptions
     from skate._worker.runtime import Runtime
 
 #: Tasks that collect before another attempt to push, while every worker is busy.
@@ -61,114 +60,6 @@ IDLE_LEASE_OF_TASK_S = 0.002
 STUCK_S = 0.004
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
 ZERO_CPU_LEASES = 4
-
-
-class SchedulingClass:
-    """Tasks that can run on the same workers."""
-
-    __slots__ = ("cap", "demand", "depth", "env", "idle", "key", "leases", "push_at", "queue", "resources", "retriable")
-
-    def __init__(
-        self, key: int, resources: dict[str, float], env: dict[str, str], cap: int, *, retriable: bool
-    ) -> None:
-        self.key = key
-        self.resources = resources
-        self.env = env
-        #: Its tasks may be run again; when memory is short, such are ended first.
-        self.retriable = retriable
-        #: Most leases that this machine can give at a time.
-        self.cap = cap
-        self.queue: deque[Task] = deque()
-        self.leases: list[Lease] = []
-        #: Leases with nothing in flight that take tasks.
-        self.idle: list[Lease] = []
-        #: Leases asked for and not granted yet, as the daemon knows it.
-        self.demand = 0
-        #: Nesting of the task that last asked.
-        self.depth = 0
-        #: Length of the queue at which the next push is tried.
-        self.push_at = 1
-
-
-class Lease:
-    """The right to use one worker."""
-
-    __slots__ = ("blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer")
-
-    def __init__(self, id: int, cls: SchedulingClass, peer: Peer) -> None:
-        self.id = id
-        self.cls = cls
-        self.peer = peer
-        #: Tasks sent and not answered, in order.
-        self.inflight: dict[bytes, Task] = {}
-        #: Estimated time of those.
-        self.load_s = 0.0
-        #: Its task waits for others: it takes no tasks until it says Ready.
-        self.blocked = False
-        #: To be returned as soon as nothing is in flight.
-        self.closing = False
-        self.idle_since = 0.0
-        self.last_result = 0.0
-
-
-class Call:
-    """A remote function with its options, prepared so that submitting costs nothing per option."""
-
-    __slots__ = (
-        "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns", "plain",
-        "retry_exceptions", "runtime",
-    )  # fmt: skip
-    #: Of an actor's call: the actor.
-    link = None
-    #: A pending task keeps the entry of its value, even if nobody refers to it.
-    holds_entry = True
-
-    def __init__(
-        self, runtime: Runtime, function: Function, cls: SchedulingClass, options: TaskOptions, *, generator: str
-    ) -> None:
-        self.runtime = runtime
-        self.function = function
-        self.fn = bytes(function.id)
-        self.cls = cls
-        self.name = options.name or function.name
-        self.max_retries = options.max_retries
-        self.retry_exceptions = options.retry_exceptions
-        self.generator = generator
-        self.num_returns = options.num_returns if isinstance(options.num_returns, int) else 1
-        self.ahead = options._generator_backpressure_num_objects or GENERATOR_AHEAD
-        self.extra = Extra(
-            num_returns=self.num_returns,
-            generator=generator,
-            ahead=self.ahead if generator == "streaming" else 0,
-            name=options.name or "",
-            once=self.max_retries == 0,
-            max_calls=options.max_calls,
-        )
-        #: A task of this call needs nothing but its four fields.
-        self.plain = self.extra == Extra()
-
-    def new_extra(self) -> Extra:
-        e = self.extra
-        return Extra([], e.num_returns, e.generator, e.ahead, e.name, 0, e.once, e.max_calls, [], 0)
-
-    # How a task of this call is sent off, and sent again. Calls of actors have these too, and mean something else.
-
-    def accept(self, task: Task) -> None:
-        """It exists; its arguments may not be there yet."""
-
-    def ready(self, task: Task) -> None:
-        self.runtime.submitter.enqueue(self.cls, task)
-
-    def again(self, task: Task) -> None:
-        self.cls.queue.appendleft(task)
-        self.runtime.submitter.push(self.cls)
-
-    def gave_up(self, task: Task, failure: Failure) -> None:
-        """It failed before it was ready: an argument of it is an error."""
-
-
-#: Items that a streaming generator may be ahead of its consumer.
-GENERATOR_AHEAD = 64
 
 
 class Submitter:
@@ -193,13 +84,22 @@ class Submitter:
         name = (tuple(sorted(resources.items())), tuple(sorted(env.items())), retriable)
         cls = self._classes.get(name)
         if cls is None:
-            total = self._runtime.welcome.resources
-            needed = [total.get(kind, 0.0) / amount for kind, amount in resources.items() if amount > 0]
-            cap = max(1, int(min(needed))) if needed else 0
-            cls = SchedulingClass(len(self._classes) + 1, resources, env, cap, retriable=retriable)
+            cls = SchedulingClass(len(self._classes) + 1, resources, env, self._cap(resources), retriable=retriable)
             self._classes[name] = cls
             self._by_key[cls.key] = cls
         return cls
+
+    def _cap(self, resources: dict[str, float]) -> int:
+        """Most leases that all nodes can give at a time; 0: there is no such bound."""
+        total = self._runtime.welcome.resources
+        needed = [total.get(kind, 0.0) / amount for kind, amount in resources.items() if amount > 0]
+        return max(1, int(min(needed))) if needed else 0
+
+    def on_capacity(self) -> None:
+        """Nodes came or went."""
+        for cls in self._classes.values():
+            cls.cap = self._cap(cls.resources)
+            self.push(cls)
 
     # -- out ------------------------------------------------------------------------------------------------
 
@@ -418,9 +318,9 @@ class Submitter:
             values += result.extra.more
             for refs in result.extra.contained:
                 self._runtime.borrowing.decline(refs)
-        stored = [return_id(result.id, index) for index, value in enumerate(values) if type(value) is int]
+        stored = [(bytes(return_id(result.id, i)), value) for i, value in enumerate(values) if isinstance(value, int)]
         if stored:
-            self._runtime.store.free([bytes(id) for id in stored])
+            self._runtime.store.free(stored)
 
     def _finish(self, peer: Peer, result: Result, entry: Entry) -> None:
         """A result that is more than one plain value."""

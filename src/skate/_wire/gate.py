@@ -12,14 +12,16 @@ Knows not: what those who come in want. `on_visitor(sock, theirs, rest)` gets th
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from skate._node.loop import EventLoop, Timer
 from skate._wire.handshake import Handshake, HandshakeError, Versions
+from skate._wire.loop import EventLoop, Timer
 
 HANDSHAKE_S = 5.0
 STRANGERS_MAX = 128
@@ -176,3 +178,73 @@ def knock(host: str, port: int, token: bytes, timeout_s: float = HANDSHAKE_S) ->
     except BaseException:
         sock.close()
         raise
+
+
+class Dial:
+    """Connects to a gate and comes in, without blocking. Calls `on_done(sock, why)` once; no socket if it failed.
+
+    The other end says nothing after its proof before it was spoken to, so nothing is read that is not ours to read.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        host: str,
+        port: int,
+        token: bytes,
+        on_done: Callable[[socket.socket | None, str], None],
+    ) -> None:
+        self._loop = loop
+        self._where = f"{host}:{port}"
+        self._on_done = on_done
+        self._handshake = Handshake(token, listens=False)
+        self._over = False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._timer = loop.call_at(time.monotonic() + HANDSHAKE_S, lambda: self._fail("no answer came in time."))
+        error = self._sock.connect_ex((host, port))
+        if error not in (0, errno.EINPROGRESS):
+            reason = os.strerror(error)
+            loop.call_at(time.monotonic(), lambda: self._fail(f"{reason}."))
+            return
+        # It speaks first: that it can be read, or has failed, is the next thing to happen.
+        loop.watch(self._sock.fileno(), lambda events: self._on_words())
+
+    def _on_words(self) -> None:
+        try:
+            data = self._sock.recv(READ_BYTES)
+            if not data:
+                self._fail("it closed the connection; it may have another token.")
+                return
+            answer = self._handshake.receive(data)
+            if answer and self._sock.send(answer) != len(answer):
+                self._fail("it does not read what we send.")
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except HandshakeError as error:
+            self._fail(str(error))
+            return
+        except OSError as error:
+            self._fail(f"{error.strerror}.")
+            return
+        if self._handshake.done:
+            sock = self._sock
+            self._timer.cancel()
+            self._loop.unwatch(sock.fileno())
+            self._over = True
+            self._on_done(sock, "")
+
+    def _fail(self, why: str) -> None:
+        if not self._over:
+            self.cancel()
+            self._on_done(None, f"{self._where}: {why}")
+
+    def cancel(self) -> None:
+        """Nobody is told."""
+        if not self._over:
+            self._over = True
+            self._timer.cancel()
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()

@@ -1,0 +1,67 @@
+"""The control service as a process of its own.
+
+It reads its settings from standard input, in one line of JSON (so that no list of processes shows the token), says on
+its standard output that it listens, and where, in another; then it serves until it is told to end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+
+from skate._control.service import Control
+from skate._wire.gate import Gate
+from skate._wire.handshake import Versions
+from skate._wire.loop import EventLoop
+
+
+class ControlConfig(msgspec.Struct, kw_only=True):
+    host: str
+    #: 0: any that is free.
+    port: int = 0
+    token: str
+    #: End when this process does; 0: outlive it.
+    parent: int = 0
+
+
+def _report(**what: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.stdin.readline(), type=ControlConfig)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s skate control: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    loop = EventLoop()
+    ended = False
+
+    def end(reason: str) -> None:
+        nonlocal ended
+        ended = True
+
+    control = Control(loop, end)
+
+    def on_visitor(sock: socket.socket, theirs: Versions, rest: bytes) -> None:
+        control.new_link().adopt(sock, rest)
+
+    try:
+        gate = Gate(loop, config.token.encode(), config.host, config.port, on_visitor)
+    except OSError as error:
+        _report(error=error.strerror)
+        sys.exit(1)
+    _report(host=gate.address[0], port=gate.address[1])
+    if config.parent:
+        loop.watch(os.pidfd_open(config.parent), lambda events: control.end("the process that started it is gone"))
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_at(0.0, lambda: control.end("it was told to (SIGTERM)")))
+    while not ended:
+        loop.run_once(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The control service: who is in the cluster, and what all of it must agree on.
+
+    node ──Join──▶ Control ──Joined──▶ node           one link a node; those who ask from the command line come and go
+         ──Report─▶        ──News────▶ all nodes      reports are gathered, and passed on together once every NEWS_S
+         ──FromProcess─▶   ──ToProcess─▶              what processes have to do with it, through their nodes
+
+Owns:      the membership, and the links to nodes.
+Knows not: tasks and objects. A task whose node can run it never touches this service.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from skate._core import membership as core
+from skate._core.ids import NUMBER_MAX, new_node_id, node_of
+from skate._core.placement import NodeView
+from skate._wire import cluster
+from skate._wire.link import Link
+from skate._wire.loop import EventLoop
+
+log = logging.getLogger("skate")
+
+#: Reports are passed on together so often; who joined or died is told at once.
+NEWS_S = 0.25
+
+
+class Control:
+    def __init__(self, loop: EventLoop, on_end: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._end = on_end
+        self.cluster_id = secrets.token_hex(8)
+        self.membership = core.Membership(time.monotonic())
+        self._links: dict[bytes, Link] = {}
+        self._names: dict[bytes, str] = {}
+        self._last_number = 0
+        #: Nodes whose reports have not been passed on.
+        self._changed: set[bytes] = set()
+        self._started_at = time.time()
+        self._look()
+        self._pass_on()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def new_link(self) -> Link:
+        """For a connection that has been let in."""
+        return Link(self._loop, self._on_message, self._on_closed, name="node")
+
+    def _on_message(self, link: Link, message: Any) -> None:
+        handler = HANDLERS.get(type(message))
+        if handler is None:
+            raise ValueError(f"{type(message).__name__} is not for the control service")
+        handler(self, link, message)
+
+    def _on_closed(self, link: Link, why: str) -> None:
+        """It may come back: whether the node is dead is decided by its silence, except if it said that it ends."""
+        if self._links.get(link.node_id) is link:
+            del self._links[link.node_id]
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def _on_join(self, link: Link, message: cluster.Join) -> None:
+        member, now = message.member, time.monotonic()
+        if not member.view.id:
+            if self._last_number == NUMBER_MAX:
+                raise ValueError("this cluster has had as many nodes as it can have")
+            self._last_number += 1
+            member.view.id = new_node_id(self._last_number)
+        node_id = link.node_id = member.view.id
+        commands = self.membership.join(member.view, (member.host, member.port), now)
+        if node_id in self.membership.members:
+            self._links[node_id] = link
+            self._names[node_id] = member.name
+            link.send(cluster.Joined(node_id, self._members(), self.cluster_id))
+        self._do(commands, link)
+
+    def _on_report(self, link: Link, message: cluster.Report) -> None:
+        message.view.id = link.node_id
+        self._do(self.membership.heard(link.node_id, time.monotonic(), message.view), link)
+        self._changed.add(link.node_id)
+
+    def _on_leave(self, link: Link, message: cluster.Leave) -> None:
+        self._do(self.membership.leave(link.node_id, message.reason), link)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._do(self.membership.look(now))
+        self._loop.call_at(now + core.LOOK_PERIOD_S, self._look)
+
+    def _pass_on(self) -> None:
+        """What nodes have reported lately, to all others."""
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            members = [self._member(id) for id in changed if id in self.membership.members]
+            self._tell_all(cluster.News(members))
+        self._loop.call_at(time.monotonic() + NEWS_S, self._pass_on)
+
+    def _do(self, commands: list[core.Command], link: Link | None = None) -> None:
+        for command in commands:
+            match command:
+                case core.Announce(node):
+                    log.info("node %d joined", node_of(node))
+                    self._tell_all(cluster.News([self._member(node)]), but=node)
+                case core.DeclareDead(node, reason):
+                    log.info("node %d is gone: %s", node_of(node), reason)
+                    self._tell_all(cluster.News(gone=[(node, reason)]))
+                    self._links.pop(node, None)
+                    self._names.pop(node, None)
+                case core.TellToEnd():
+                    assert link is not None
+                    link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
+
+    def _tell_all(self, news: cluster.News, but: bytes = b"") -> None:
+        for node, link in list(self._links.items()):
+            if node != but:
+                link.send(news)
+
+    def _member(self, node: bytes) -> cluster.Member:
+        member = self.membership.members[node]
+        return cluster.Member(member.view, *member.address, self._names.get(node, ""))
+
+    def _members(self) -> list[cluster.Member]:
+        return [self._member(node) for node in self.membership.members]
+
+    @property
+    def views(self) -> list[NodeView]:
+        return self.membership.views
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def _on_ask(self, link: Link, message: cluster.Ask) -> None:
+        link.send(cluster.Reply(self._answer(message.what)))
+
+    def _answer(self, what: str) -> Any:
+        match what:
+            case "nodes":
+                return [self._describe(member) for member in self._members()]
+            case "cluster":
+                return {"cluster_id": self.cluster_id, "started_at": self._started_at, "nodes": len(self._links)}
+        raise ValueError(f"nobody knows what {what!r} means")
+
+    @staticmethod
+    def _describe(member: cluster.Member) -> dict[str, Any]:
+        view = member.view
+        return {
+            "node_id": view.id.hex(),
+            "number": node_of(view.id),
+            "name": member.name,
+            "host": member.host,
+            "port": member.port,
+            "total": view.total,
+            "available": view.available,
+            "labels": view.labels,
+            "queued": view.queued,
+        }
+
+    def _on_end(self, link: Link, message: cluster.End) -> None:
+        self.end(message.reason)
+
+    def end(self, reason: str) -> None:
+        """The cluster ends: all nodes do."""
+        for link in self._links.values():
+            link.send(cluster.End(reason))
+            link.flush()
+        self._end(reason)
+
+
+HANDLERS: dict[type, Any] = {
+    cluster.Join: Control._on_join,
+    cluster.Report: Control._on_report,
+    cluster.Leave: Control._on_leave,
+    cluster.Ask: Control._on_ask,
+    cluster.End: Control._on_end,
+}

@@ -1,0 +1,162 @@
+"""Where the leases that an owner wants are looked for: on its own node, or on which others.
+
+    LeaseDemand ──▶ Dispersal ──▶ here: the local scheduler     ◀── granted, wherever it was
+                              └─▶ there: other nodes' schedulers
+
+Only the node of the owner decides, and it may decide again whenever it hears how the others are; a node that is asked
+for leases grants them or lets them wait, and never sends them on. So nothing bounces.
+
+Bottom-up: what this node has free it is asked for first. The rest goes elsewhere when the owner has waited for
+SPILL_S, or says that it has work for longer than that; at once, if this node can never serve it, or its data or its
+strategy want it elsewhere. What others have free comes next, the lowest estimated wait first (`placement.py`). What
+nobody has free waits where it is asked for already, or else where the estimated wait is lowest.
+
+Owns:      for each class of each process of this node, how many leases are asked of which node.
+Knows not: messages, time, workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from skate._core.placement import NodeView, Nowhere, Request, choose, order
+from skate._core.policy_turns import Class
+
+#: How long a demand waits for this node alone.
+SPILL_S = 0.02
+#: Leases of a class that needs nothing, and so would fit anywhere any number of times.
+SLOTS_MAX = 1 << 20
+
+
+class Wanted(msgspec.Struct):
+    """Leases that a class wants and does not have."""
+
+    request: Request
+    count: int
+    #: How many are asked of which node.
+    asked: dict[bytes, int]
+    #: It may go elsewhere.
+    may_leave: bool = False
+
+
+#: How many leases are to be asked of a node from now on.
+Changes = dict[bytes, int]
+
+
+class Dispersal:
+    def __init__(self, here: bytes) -> None:
+        self.here = here
+        self.wanted: dict[Class, Wanted] = {}
+
+    def demand(
+        self, cls: Class, request: Request, count: int, nodes: Mapping[bytes, NodeView], *, may_leave: bool = False
+    ) -> Changes | Nowhere:
+        """What a class wants from now on."""
+        wanted = self.wanted.get(cls)
+        if count <= 0:
+            self.wanted.pop(cls, None)
+            return dict.fromkeys(wanted.asked, 0) if wanted is not None else {}
+        if wanted is None:
+            wanted = self.wanted[cls] = Wanted(request, count, {})
+        wanted.request, wanted.count = request, count
+        wanted.may_leave = wanted.may_leave or may_leave
+        return self.decide(cls, nodes)
+
+    def decide(self, cls: Class, nodes: Mapping[bytes, NodeView]) -> Changes | Nowhere:
+        """Again, now that time has passed or nodes have changed."""
+        wanted = self.wanted[cls]
+        shares = share_out(self.here, wanted, nodes)
+        if isinstance(shares, Nowhere):
+            return shares
+        before, wanted.asked = wanted.asked, shares
+        changed = {node: count for node, count in shares.items() if before.get(node) != count}
+        return {**{node: 0 for node in before if node not in shares}, **changed}
+
+    def granted(self, cls: Class, node: bytes) -> None:
+        wanted = self.wanted.get(cls)
+        if wanted is None:
+            return
+        left = wanted.asked.get(node, 0) - 1
+        if left > 0:
+            wanted.asked[node] = left
+        else:
+            wanted.asked.pop(node, None)
+        wanted.count -= 1
+        if wanted.count <= 0 and not wanted.asked:
+            del self.wanted[cls]
+
+    def process_died(self, process: bytes) -> None:
+        for cls in [cls for cls in self.wanted if cls[0] == process]:
+            del self.wanted[cls]
+
+    def node_died(self, node: bytes) -> list[Class]:
+        """Classes that have to look elsewhere."""
+        return [cls for cls, wanted in self.wanted.items() if wanted.asked.pop(node, None)]
+
+    def validate(self) -> None:
+        for wanted in self.wanted.values():
+            assert wanted.count > 0
+            assert all(count > 0 for count in wanted.asked.values()), wanted
+            assert sum(wanted.asked.values()) <= wanted.count, wanted
+
+
+def share_out(here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView]) -> dict[bytes, int] | Nowhere:
+    """How many of the leases are to be asked of which node."""
+    request, count = wanted.request, wanted.count
+    home = nodes[here]
+    if request.affinity is not None:
+        chosen = choose(request, nodes.values())
+        return chosen if isinstance(chosen, Nowhere) else {chosen.id: count}
+    can_stay = home.can_ever_fit(request.needs) and all(it.holds(home.labels) for it in request.required)
+    away = any(item.nodes and here not in item.nodes for item in request.inputs)
+    if can_stay and not (wanted.may_leave or request.spread or away):
+        return {here: count}
+    ordered = order(request, nodes.values())
+    if not ordered:
+        return choose(request, nodes.values())  # type: ignore[return-value]  # it says why
+    if request.spread:
+        return _one_by_one(request, count, ordered)
+    if not away and can_stay:
+        ordered = [home, *(node for node in ordered if node.id != here)]
+    return _fill(request, count, ordered, wanted.asked)
+
+
+def _fill(request: Request, count: int, ordered: Sequence[NodeView], asked: Mapping[bytes, int]) -> dict[bytes, int]:
+    shares: dict[bytes, int] = {}
+
+    def give(node: NodeView, most: int) -> None:
+        nonlocal count
+        more = min(count, most - shares.get(node.id, 0))
+        if more > 0:
+            shares[node.id] = shares.get(node.id, 0) + more
+            count -= more
+
+    for node in ordered:  # what is asked for already and will be granted soon stays where it is
+        give(node, min(asked.get(node.id, 0), slots(node.available, request.needs)))
+    for node in ordered:
+        give(node, slots(node.available, request.needs))
+    for node in ordered:  # nobody has anything free: no reason to move
+        give(node, asked.get(node.id, 0))
+    for node in ordered:
+        give(node, slots(node.total, request.needs))
+    give(ordered[0], SLOTS_MAX)
+    return shares
+
+
+def _one_by_one(request: Request, count: int, nodes: Sequence[NodeView]) -> dict[bytes, int]:
+    """To the node that is used least, again and again."""
+    shares: dict[bytes, int] = {}
+    room = {node.id: slots(node.available, request.needs) for node in nodes}
+    rank = {node.id: place for place, node in enumerate(nodes)}
+    for _ in range(count):
+        node = min(nodes, key=lambda node: (room[node.id] <= 0, shares.get(node.id, 0), rank[node.id])).id
+        shares[node] = shares.get(node, 0) + 1
+        room[node] -= 1
+    return shares
+
+
+def slots(amounts: Mapping[str, int], needs: Mapping[str, int]) -> int:
+    """How often the needs fit into the amounts."""
+    return max(0, min((amounts.get(name, 0) // amount for name, amount in needs.items() if amount), default=SLOTS_MAX))

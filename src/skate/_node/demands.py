@@ -1,0 +1,119 @@
+"""Leases that processes of this node want: carries their demands to the local scheduler, and to other nodes.
+
+What is asked of whom is decided in `_core/dispersal.py`; a node that is alone asks itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from skate._core import lease_events as leases
+from skate._core.dispersal import SPILL_S, Changes, Dispersal
+from skate._core.ids import node_at, node_of
+from skate._core.placement import NodeView, Nowhere, Request
+from skate._core.policy_turns import Class
+from skate._core.resources import to_units
+from skate._wire import messages as wire
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon
+
+
+class Demands:
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._dispersal = Dispersal(daemon.node_id)
+        #: The demand of each class, as its owner put it.
+        self._messages: dict[Class, wire.LeaseDemand] = {}
+
+    def on_demand(self, process_id: bytes, message: wire.LeaseDemand) -> None:
+        """From a process of this node."""
+        if self._daemon.neighbours is None:
+            self.ask_here(process_id, message)
+            return
+        cls = (process_id, message.key)
+        try:
+            request = Request(needs=to_units(message.resources))
+        except ValueError:
+            self.ask_here(process_id, message)  # it says what is wrong with them
+            return
+        is_new = cls not in self._messages
+        self._messages[cls] = message
+        self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views()))
+        if cls not in self._dispersal.wanted:
+            self._messages.pop(cls, None)
+        elif is_new:
+            self._daemon.loop.call_at(time.monotonic() + SPILL_S, lambda: self._may_leave(cls))
+
+    def ask_here(self, process_id: bytes, message: wire.LeaseDemand) -> None:
+        """Of the scheduler of this node, for one of its processes or for a guest."""
+        self._daemon.post(
+            leases.DemandChanged(
+                process_id,
+                message.key,
+                message.resources,
+                message.env,
+                message.count,
+                message.depth,
+                message.retriable,
+            )
+        )
+
+    def _may_leave(self, cls: Class) -> None:
+        """It has waited for this node long enough."""
+        wanted = self._dispersal.wanted.get(cls)
+        if wanted is not None:
+            wanted.may_leave = True
+            self._carry_out(cls, self._dispersal.decide(cls, self._views()))
+
+    def on_granted(self, process_id: bytes, message: wire.LeaseGranted) -> None:
+        """To a process of this node, by whichever node."""
+        neighbours = self._daemon.neighbours
+        if neighbours is None:
+            return
+        node = node_at(message.lease)
+        member = neighbours.members.get(node)
+        node_id = self._daemon.node_id if node == neighbours.number else member.view.id if member is not None else b""
+        cls = (process_id, message.key)
+        self._dispersal.granted(cls, node_id)
+        if cls not in self._dispersal.wanted:
+            self._messages.pop(cls, None)
+
+    def on_news(self) -> None:
+        """Nodes have joined, changed or gone."""
+        if self._dispersal.wanted:
+            views = self._views()
+            for cls in list(self._dispersal.wanted):
+                self._carry_out(cls, self._dispersal.decide(cls, views))
+
+    def on_process_died(self, process_id: bytes) -> None:
+        self._dispersal.process_died(process_id)
+        for cls in [cls for cls in self._messages if cls[0] == process_id]:
+            del self._messages[cls]
+
+    def on_node_gone(self, node_id: bytes) -> None:
+        self._dispersal.node_died(node_id)
+        self.on_news()
+
+    def _views(self) -> dict[bytes, NodeView]:
+        neighbours = self._daemon.neighbours
+        assert neighbours is not None
+        here = self._daemon.view()
+        return {here.id: here, **{member.view.id: member.view for member in neighbours.members.values()}}
+
+    def _carry_out(self, cls: Class, changes: Changes | Nowhere) -> None:
+        process_id, _key = cls
+        message = self._messages[cls]
+        if isinstance(changes, Nowhere):
+            changes = {self._daemon.node_id: message.count}  # it is refused here when nobody came who could
+        neighbours = self._daemon.neighbours
+        assert neighbours is not None
+        for node_id, count in changes.items():
+            asked = msgspec.structs.replace(message, count=count)
+            if node_id == self._daemon.node_id:
+                self.ask_here(process_id, asked)
+            else:
+                neighbours.pass_on(process_id, node_of(node_id), asked)

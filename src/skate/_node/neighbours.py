@@ -1,0 +1,276 @@
+"""The other nodes of the cluster, and the control service, as a daemon sees them: links, and who can be reached where.
+
+    Daemon ──send(process, message)──▶ is it here? ──no──▶ Neighbours ──ToProcess──▶ the daemon of its node
+    a process of another node ──▶ its daemon ──FromProcess──▶ Neighbours ──▶ the daemon's handlers, as a *guest*
+
+A guest is a process of another node that has to do with this one: it leases workers here, or owns objects here. Its own
+daemon introduces it (Acquaint), passes on what it says, and tells when it is gone; when its node is gone, so is it.
+
+A link to another node is made when there is something to say to it, by whoever has that first; two that cross are both
+kept, and each side sends on the one it made. A lost link is made again; only the control service says that a node is
+dead.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ids import node_of
+from skate._core.membership import REPORT_PERIOD_S
+from skate._core.placement import NodeView
+from skate._node.bridges import Bridges, lost_with_node
+from skate._node.main import JoinError
+from skate._wire import cluster
+from skate._wire import messages as wire
+from skate._wire.gate import Gate, knock
+from skate._wire.handshake import HandshakeError, Versions
+from skate._wire.link import Link
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon
+    from skate._node.main import ClusterConfig
+
+#: A lost link is made again after this time.
+AGAIN_S = 0.2
+JOIN_S = 10.0
+
+
+class Guest:
+    """A process of another node, with what handlers need of a process."""
+
+    def __init__(self, neighbours: Neighbours, message: cluster.Acquaint) -> None:
+        self.id = message.process_id
+        self.pid = message.pid
+        self.namespace = message.namespace
+        self.channel = Envelope(neighbours, self.id)
+        self.worker = None
+        self.ready = True
+
+
+class Envelope:
+    """What is sent to a guest goes to its node."""
+
+    def __init__(self, neighbours: Neighbours, process_id: bytes) -> None:
+        self._neighbours = neighbours
+        self._process_id = process_id
+        self.has_backlog = False
+
+    def send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+        assert not fds, "descriptors stay on their machine"
+        self._neighbours.send_to_process(self._process_id, message)
+
+
+class Neighbours:
+    def __init__(self, daemon: Daemon, config: ClusterConfig) -> None:
+        self._daemon = daemon
+        self._config = config
+        self.token = config.token.encode()
+        self._loop = daemon.loop
+        self.members: dict[int, cluster.Member] = {}
+        self.guests: dict[bytes, Guest] = {}
+        #: Nodes (0: the control service) that know of a process of ours.
+        self._acquainted: dict[bytes, set[int]] = {}
+        self._links: dict[int, Link] = {}
+        self._gate: Gate | None = None
+        if config.host:
+            try:
+                self._gate = Gate(self._loop, self.token, config.host, config.port, self._on_visitor)
+            except OSError as error:
+                raise JoinError(error.strerror) from None
+        self.bridges = Bridges(daemon, self)
+        self._begun = False
+        self.node_id = b""
+        self.number = 0
+        self.cluster_id = ""
+        listens = config.host if config.host not in ("0.0.0.0", "::") else ""
+        self._member = cluster.Member(
+            NodeView(id=b"", total=daemon.total, available=daemon.total, labels=config.labels),
+            config.advertise or listens,
+            self._gate.address[1] if self._gate is not None else 0,
+            config.name or socket.gethostname(),
+        )
+        self._control = Link(self._loop, self._on_control, self._on_control_lost, name="control")
+        self._join()
+
+    # -- joining ------------------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Blocks: before it is part of its cluster a node has nothing to do."""
+        host, port = self._config.control
+        try:
+            sock, _versions, rest = knock(host, port, self.token, JOIN_S)
+        except HandshakeError as error:
+            raise JoinError(f"cannot join the cluster: {error}") from None
+        except OSError as error:
+            raise JoinError(
+                f"cannot join the cluster at {host}:{port}: {error.strerror or error}. Check the address, and that "
+                "`skate start --head` runs there."
+            ) from None
+        if not self._member.host:
+            self._member.host = sock.getsockname()[0]
+        self._control.adopt(sock, rest)
+        self._control.send(cluster.Join(self._member))
+        deadline = time.monotonic() + JOIN_S
+        while not self.node_id:
+            self._loop.run_once(deadline)
+            if time.monotonic() > deadline or self._control.closed:
+                raise JoinError(f"cannot join the cluster at {host}:{port}: it did not answer within {JOIN_S:g} s.")
+
+    def _on_control_lost(self, link: Link, why: str) -> None:
+        """Running work goes on; what needs the control service waits in the next link."""
+        self._control = Link(self._loop, self._on_control, self._on_control_lost, name="control")
+        self._control.send(cluster.Join(self._member))
+        again = self._control
+        host, port = self._config.control
+        self._loop.call_at(time.monotonic() + AGAIN_S, lambda: again.connect(host, port, self.token))
+
+    # -- the control service ------------------------------------------------------------------------------------------
+
+    def _on_control(self, link: Link, message: Any) -> None:
+        match message:
+            case cluster.News():
+                self._learn(message.members)
+                for node, reason in message.gone:
+                    self._on_node_gone(node, reason)
+                self._daemon.demands.on_news()
+            case cluster.ToProcess(process, inner):
+                self._daemon.send(process, inner)
+            case cluster.Joined():
+                self.node_id = self._member.view.id = message.node_id
+                self.number = node_of(message.node_id)
+                self.cluster_id = message.cluster_id
+                self._learn(message.members)
+            case cluster.TellToEnd() | cluster.End():
+                self._daemon.end(message.reason)
+            case _:
+                raise ValueError(f"{type(message).__name__} is not for a node")
+
+    def _learn(self, members: list[cluster.Member]) -> None:
+        known = set(self.members)
+        for member in members:
+            number = node_of(member.view.id)
+            if number != self.number:
+                self.members[number] = member
+        if self._begun and known != set(self.members):
+            self._daemon.on_capacity_changed()
+
+    def begin(self) -> None:
+        """The daemon is built: tell how it is, from now on."""
+        self._begun = True
+        self._report()
+
+    def _report(self) -> None:
+        view = self._daemon.view()
+        self._member.view = view
+        self._control.send(cluster.Report(view))
+        self._loop.call_at(time.monotonic() + REPORT_PERIOD_S, self._report)
+
+    # -- links to nodes -----------------------------------------------------------------------------------------------
+
+    def send(self, node: int, message: wire.Message) -> None:
+        """To another node; if that is gone, nobody misses it."""
+        link = self._link_to(node)
+        if link is not None:
+            link.send(message)
+
+    def _link_to(self, node: int) -> Link | None:
+        link = self._links.get(node)
+        if link is not None:
+            return link
+        member = self.members.get(node)
+        if member is None:
+            return None
+        link = self._links[node] = Link(self._loop, self._on_message, self._on_link_lost, name=f"node {node}")
+        link.node_id = member.view.id
+        link.send(cluster.Link(self.node_id))
+        link.connect(member.host, member.port, self.token)
+        return link
+
+    def _on_link_lost(self, link: Link, why: str) -> None:
+        node = node_of(link.node_id)
+        if self._links.get(node) is link:
+            del self._links[node]
+
+    def _on_visitor(self, sock: socket.socket, theirs: Versions, rest: bytes) -> None:
+        Link(self._loop, self._on_first, lambda link, why: None, name="visitor").adopt(sock, rest)
+
+    def _on_first(self, link: Link, message: Any) -> None:
+        """What a connection is for."""
+        match message:
+            case cluster.Link(node_id):
+                link.node_id = node_id
+                link.rebind(self._on_message, self._on_link_lost)
+                self._links.setdefault(node_of(node_id), link)
+            case cluster.OpenChannel():
+                self.bridges.on_asked(message, link)
+            case _:
+                raise ValueError(f"{type(message).__name__} does not begin a conversation")
+
+    def _on_message(self, link: Link, message: Any) -> None:
+        match message:
+            case cluster.ToProcess(process, inner):
+                self._daemon.deliver(process, inner)
+            case cluster.FromProcess(process, inner):
+                guest = self.guests.get(process)
+                if guest is not None:  # otherwise it is gone already
+                    self._daemon.handle_guest(guest, inner)
+            case cluster.Acquaint():
+                self.guests[message.process_id] = Guest(self, message)
+                self._daemon.on_guest(message.sys_path, message.cwd)
+            case cluster.ProcessGone(gone):
+                self._on_guest_gone(gone)
+            case _:
+                raise ValueError(f"{type(message).__name__} is not for a node")
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def send_to_process(self, process_id: bytes, message: wire.Message) -> None:
+        self.send(node_of(process_id), cluster.ToProcess(process_id, message))  # type: ignore[arg-type]
+
+    def pass_on(self, process_id: bytes, node: int, message: wire.Message) -> None:
+        """What a process of ours says to another node."""
+        self.acquaint(process_id, node)
+        self.send(node, cluster.FromProcess(process_id, message))  # type: ignore[arg-type]
+
+    def acquaint(self, process_id: bytes, node: int) -> None:
+        """That node is to know of a process of ours, and of its end."""
+        known = self._acquainted.setdefault(process_id, set())
+        if node not in known:
+            known.add(node)
+            setup = self._daemon.pool.setup
+            namespace = self._daemon.processes[process_id].namespace
+            pid = self._daemon.pids[process_id]
+            self.send(node, cluster.Acquaint(process_id, pid, namespace, setup.sys_path, setup.cwd))
+
+    def on_process_died(self, gone: wire.PeerGone) -> None:
+        """A process of ours: all nodes that know of it are told."""
+        for node in self._acquainted.pop(gone.process_id, ()):
+            self.send(node, cluster.ProcessGone(gone))
+
+    def _on_node_gone(self, node_id: bytes, reason: str) -> None:
+        number = node_of(node_id)
+        if number == self.number:
+            self._daemon.end(f"the control service says that this node is dead: {reason}")
+            return
+        if self.members.pop(number, None) is None:
+            return
+        link = self._links.pop(number, None)
+        if link is not None:
+            link.close()
+        for known in self._acquainted.values():
+            known.discard(number)
+        self._daemon.on_capacity_changed()
+        self.bridges.on_node_gone(number, reason)
+        for guest in [guest for guest in self.guests.values() if node_of(guest.id) == number]:
+            self._on_guest_gone(lost_with_node(guest.id, reason, guest.pid))
+
+    def _on_guest_gone(self, gone: wire.PeerGone) -> None:
+        if self.guests.pop(gone.process_id, None) is not None:
+            self.bridges.on_guest_gone(gone)
+            self._daemon.on_guest_gone(gone)
+
+    def leave(self, reason: str) -> None:
+        self._control.send(cluster.Leave(reason))
+        self._control.flush()

@@ -1,0 +1,117 @@
+"""What workers print: read from their pipes, kept for those who ask why one died, and sent to drivers.
+
+Owns:      the lines on their way to each driver that wants to see them.
+Knows not: how they are shown; which lines are cut where is decided in `logs.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from skate._node.logs import PARTIAL_LINE_S, LogQueue, Stream
+from skate._wire.messages import Line
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon, Process
+
+#: Bytes read from a pipe at a time, and at most when its worker is dead (its children may hold the pipe open).
+PIPE_BYTES = 64 << 10
+PIPE_DRAIN_BYTES_MAX = 4 << 20
+
+
+class Output:
+    def __init__(self, daemon: Daemon) -> None:
+        self._loop = daemon.loop
+        #: Drivers that want to see what workers print, and the lines on their way to them.
+        self._listeners: list[tuple[Process, LogQueue]] = []
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def watch(self, process: Process, fd: int, stream: Stream) -> None:
+        self._loop.watch(fd, lambda _: self._on_output(process, fd, stream))
+
+    def _on_output(self, process: Process, fd: int, stream: Stream) -> None:
+        if not self._read_pipe(process, fd, stream):
+            self._loop.unwatch(fd)
+        else:
+            self._watch_partial_lines(process)
+
+    def _read_pipe(self, process: Process, fd: int, stream: Stream) -> int:
+        """Read once; the number of bytes, 0 at the end of the stream."""
+        try:
+            data = os.read(fd, PIPE_BYTES)
+        except BlockingIOError:
+            return 1
+        self._show(process, stream, stream.feed(data))
+        return len(data)
+
+    def _watch_partial_lines(self, process: Process) -> None:
+        if process.partial_timer is None and any(stream.has_partial for stream in process.streams):
+            for stream in process.streams:
+                stream.fed = False
+            when = time.monotonic() + PARTIAL_LINE_S
+            process.partial_timer = self._loop.call_at(when, lambda: self._flush_partial_lines(process))
+
+    def _flush_partial_lines(self, process: Process) -> None:
+        process.partial_timer = None
+        worker = process.worker
+        assert worker is not None
+        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
+            self._read_pipe(process, fd, stream)  # the rest of the line may be there, and the daemon late
+            if stream.has_partial and not stream.fed:
+                self._show(process, stream, stream.flush())
+        self._watch_partial_lines(process)
+
+    def _show(self, process: Process, stream: Stream, lines: list[Line]) -> None:
+        if not lines:
+            return
+        if stream.is_error:
+            process.last_lines.add(lines)
+        for _driver, queue in self._listeners:
+            queue.add(lines)
+
+    def drain(self, process: Process) -> None:
+        """Everything that the worker printed until now."""
+        worker = process.worker
+        assert worker is not None
+        for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
+            left = PIPE_DRAIN_BYTES_MAX
+            while left > 0:
+                try:
+                    data = os.read(fd, PIPE_BYTES)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                left -= len(data)
+                self._show(process, stream, stream.feed(data))
+            self._show(process, stream, stream.flush())
+
+    # -- drivers ------------------------------------------------------------------------------------------------------
+
+    def listen(self, driver: Process) -> None:
+        self._listeners.append((driver, LogQueue()))
+
+    def stop_listening(self, process: Process) -> None:
+        for driver, queue in self._listeners:
+            if driver is process:
+                self._send_all_of(driver, queue)
+        self._listeners = [(driver, queue) for driver, queue in self._listeners if driver is not process]
+
+    def send(self) -> None:
+        """What drivers take now."""
+        for driver, queue in self._listeners:
+            # What a driver does not take waits here, where there is a bound, and not in its channel.
+            while not driver.channel.has_backlog and (message := queue.take()) is not None:
+                driver.channel.send(message)
+
+    def send_all(self) -> None:
+        for driver, queue in self._listeners:
+            self._send_all_of(driver, queue)
+
+    @staticmethod
+    def _send_all_of(driver: Process, queue: LogQueue) -> None:
+        while (logs := queue.take()) is not None:
+            driver.channel.send(logs)

@@ -1,0 +1,165 @@
+"""What nodes say to each other and to the control service, over TCP and after the handshake.
+
+Two kinds of connection stay: each node's to the control service, and one between two nodes that have to do with each
+other. On both, messages of processes (`messages.py`) travel inside an envelope: a node passes on what a process of its
+own says to another node or to the control service, and delivers what these say to a process. A third kind is handed on:
+after OpenChannel was answered, the connection belongs to the two processes.
+
+The first message on a connection says what it is for: Join, Link, OpenChannel, OpenTransfer or Ask.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+from skate._core.placement import NodeView
+from skate._wire.messages import AnyMessage, Message, PeerGone
+
+
+class Member(msgspec.Struct, array_like=True):
+    """A node of the cluster, for the others."""
+
+    view: NodeView
+    #: Where its daemon listens; port 0: nowhere, it connects to others itself.
+    host: str
+    port: int
+    name: str = ""
+
+
+# -- node ↔ control service ------------------------------------------------------------------------------------------
+
+
+class Join(Message, tag=1):
+    """Node → control, first on the connection. Reply: Joined, or TellToEnd if that node is held to be dead.
+
+    `view.id` is empty the first time; after a lost connection it is the id that the node has.
+    """
+
+    member: Member
+
+
+class Joined(Message, tag=2):
+    """Control → node: you are part of the cluster, under this id, with these others."""
+
+    node_id: bytes
+    members: list[Member]
+    #: The same for all nodes of one cluster, for those who look which one that is.
+    cluster_id: str = ""
+
+
+class Report(Message, tag=3):
+    """Node → control: how I am, every REPORT_PERIOD_S, and when much has changed. No reply."""
+
+    view: NodeView
+
+
+class News(Message, tag=4):
+    """Control → nodes: who has joined or changed, and who is gone (id and why)."""
+
+    members: list[Member] = []
+    gone: list[tuple[bytes, str]] = []
+
+
+class TellToEnd(Message, tag=5):
+    """Control → node: you are held to be dead; end what you run, and join anew."""
+
+    reason: str
+
+
+class Leave(Message, tag=6):
+    """Node → control: I end. No reply."""
+
+    reason: str
+
+
+class Ask(Message, tag=7):
+    """Command line → control, first on the connection: a question. Reply: Reply."""
+
+    what: str
+
+
+class Reply(Message, tag=8):
+    body: Any
+
+
+class End(Message, tag=9):
+    """Command line → control: end the cluster; control → node: end."""
+
+    reason: str
+
+
+# -- envelopes ---------------------------------------------------------------------------------------------------------
+
+
+class Acquaint(Message, tag=19):
+    """Node → node or control, before the first FromProcess: a process of mine will have to do with you."""
+
+    process_id: bytes
+    pid: int
+    namespace: str
+    #: What workers that work for it are to be started with.
+    sys_path: list[str]
+    cwd: str
+
+
+class FromProcess(Message, tag=20):
+    """Node → node or control: a process of mine says this to you."""
+
+    process_id: bytes
+    message: AnyMessage
+
+
+class ToProcess(Message, tag=21):
+    """Node or control → node: give this to your process. If that is gone, nobody misses it."""
+
+    process_id: bytes
+    message: AnyMessage
+
+
+class ProcessGone(Message, tag=22):
+    """Node → those who have to do with it: this process of mine is dead."""
+
+    gone: PeerGone
+
+
+# -- node ↔ node -------------------------------------------------------------------------------------------------------
+
+
+class Link(Message, tag=30):
+    """Node → node, first on the connection: I am that node; this connection is for all that we have to say."""
+
+    node_id: bytes
+
+
+class OpenChannel(Message, tag=31):
+    """Node → node, first on the connection, which is to become the direct channel of two processes.
+
+    Reply: ChannelOpened, after which each node hands its end over. If the target is dead, its PeerGone goes to the
+    asker and the connection ends. A connection that just ends means: try again.
+    """
+
+    asker: bytes
+    pid: int
+    target: bytes
+
+
+class ChannelOpened(Message, tag=32):
+    pid: int
+
+
+class PleaseOpen(Message, tag=33):
+    """Node that cannot reach the other ↔ node: open a channel between your process and mine."""
+
+    asker: bytes
+    pid: int
+    target: bytes
+
+
+ClusterMessage = Union[  # noqa: UP007 - as in messages.py
+    Join, Joined, Report, News, TellToEnd, Leave, Ask, Reply, End, Acquaint, FromProcess, ToProcess, ProcessGone, Link,
+    OpenChannel, ChannelOpened, PleaseOpen,
+]  # fmt: skip
+
+decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -1,0 +1,121 @@
+"""What an owner keeps for its tasks: calls of remote functions, the scheduling classes of their tasks, and leases."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from skate._core.task import Extra, Failure, Task
+from skate._worker.functions import Function
+from skate._worker.peers import Peer
+
+if TYPE_CHECKING:
+    from skate._options import TaskOptions
+    from skate._worker.runtime import Runtime
+
+#: Items that a streaming generator may be ahead of its consumer.
+GENERATOR_AHEAD = 64
+
+
+class SchedulingClass:
+    """Tasks that can run on the same workers."""
+
+    __slots__ = ("cap", "demand", "depth", "env", "idle", "key", "leases", "push_at", "queue", "resources", "retriable")
+
+    def __init__(
+        self, key: int, resources: dict[str, float], env: dict[str, str], cap: int, *, retriable: bool
+    ) -> None:
+        self.key = key
+        self.resources = resources
+        self.env = env
+        #: Its tasks may be run again; when memory is short, such are ended first.
+        self.retriable = retriable
+        #: Most leases that all nodes can give at a time; 0: no bound.
+        self.cap = cap
+        self.queue: deque[Task] = deque()
+        self.leases: list[Lease] = []
+        #: Leases with nothing in flight that take tasks.
+        self.idle: list[Lease] = []
+        #: Leases asked for and not granted yet, as the daemon knows it.
+        self.demand = 0
+        #: Nesting of the task that last asked.
+        self.depth = 0
+        #: Length of the queue at which the next push is tried.
+        self.push_at = 1
+
+
+class Lease:
+    """The right to use one worker."""
+
+    __slots__ = ("blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer")
+
+    def __init__(self, id: int, cls: SchedulingClass, peer: Peer) -> None:
+        self.id = id
+        self.cls = cls
+        self.peer = peer
+        #: Tasks sent and not answered, in order.
+        self.inflight: dict[bytes, Task] = {}
+        #: Estimated time of those.
+        self.load_s = 0.0
+        #: Its task waits for others: it takes no tasks until it says Ready.
+        self.blocked = False
+        #: To be returned as soon as nothing is in flight.
+        self.closing = False
+        self.idle_since = 0.0
+        self.last_result = 0.0
+
+
+class Call:
+    """A remote function with its options, prepared so that submitting costs nothing per option."""
+
+    __slots__ = (
+        "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns", "plain",
+        "retry_exceptions", "runtime",
+    )  # fmt: skip
+    #: Of an actor's call: the actor.
+    link = None
+    #: A pending task keeps the entry of its value, even if nobody refers to it.
+    holds_entry = True
+
+    def __init__(
+        self, runtime: Runtime, function: Function, cls: SchedulingClass, options: TaskOptions, *, generator: str
+    ) -> None:
+        self.runtime = runtime
+        self.function = function
+        self.fn = bytes(function.id)
+        self.cls = cls
+        self.name = options.name or function.name
+        self.max_retries = options.max_retries
+        self.retry_exceptions = options.retry_exceptions
+        self.generator = generator
+        self.num_returns = options.num_returns if isinstance(options.num_returns, int) else 1
+        self.ahead = options._generator_backpressure_num_objects or GENERATOR_AHEAD
+        self.extra = Extra(
+            num_returns=self.num_returns,
+            generator=generator,
+            ahead=self.ahead if generator == "streaming" else 0,
+            name=options.name or "",
+            once=self.max_retries == 0,
+            max_calls=options.max_calls,
+        )
+        #: A task of this call needs nothing but its four fields.
+        self.plain = self.extra == Extra()
+
+    def new_extra(self) -> Extra:
+        e = self.extra
+        return Extra([], e.num_returns, e.generator, e.ahead, e.name, 0, e.once, e.max_calls, [], 0)
+
+    # How a task of this call is sent off, and sent again. Calls of actors have these too, and mean something else.
+
+    def accept(self, task: Task) -> None:
+        """It exists; its arguments may not be there yet."""
+
+    def ready(self, task: Task) -> None:
+        self.runtime.submitter.enqueue(self.cls, task)
+
+    def again(self, task: Task) -> None:
+        self.cls.queue.appendleft(task)
+        self.runtime.submitter.push(self.cls)
+
+    def gave_up(self, task: Task, failure: Failure) -> None:
+        """It failed before it was ready: an argument of it is an error."""

@@ -1,0 +1,147 @@
+"""Many nodes on one machine, for tests: of Skate itself, and of programs that are to run on a cluster.
+
+    from skate.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    worker = cluster.add_node(num_cpus=2, resources={"fast": 1})
+    skate.init(address=cluster.address)
+    ...
+    cluster.remove_node(worker)
+    cluster.shutdown()
+
+Every node is a node in earnest: a daemon with its workers and its object store, connected to the others by TCP. Only
+the machine, its cores and its memory are shared.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+from types import TracebackType
+from typing import Any
+
+from skate._control.main import ControlConfig
+from skate._node.launch import start_control, start_node
+from skate._node.main import ClusterConfig, NodeConfig
+
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 100 << 20
+ENDS_S = 5.0
+
+
+class ClusterNode:
+    """A node of a `Cluster`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: dict[str, str]) -> None:
+        self._process = process
+        self.node_id = said["node_id"]
+        self._lobby = said["lobby"]
+
+    @property
+    def pid(self) -> int:
+        """Of its daemon."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _end(self, *, gracefully: bool) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM if gracefully else signal.SIGKILL)
+        try:
+            self._process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __repr__(self) -> str:
+        return f"ClusterNode({self.node_id[:8]}…, pid {self.pid})"
+
+
+class Cluster:
+    """A control service and nodes, as processes on this machine. They end with the process that made them."""
+
+    def __init__(
+        self,
+        initialize_head: bool = False,
+        connect: bool = False,
+        head_node_args: dict[str, Any] | None = None,
+    ) -> None:
+        self._token = secrets.token_hex(32)
+        self._control, host, port = start_control(
+            ControlConfig(host=LOOPBACK, token=self._token, parent=os.getpid()), log=subprocess.DEVNULL
+        )
+        self._control_address = (host, port)
+        self.address = f"{host}:{port}"
+        self.head_node: ClusterNode | None = None
+        self.worker_nodes: list[ClusterNode] = []
+        if initialize_head:
+            self.head_node = self.add_node(**(head_node_args or {}))
+        if connect:
+            self.connect()
+
+    @property
+    def nodes(self) -> list[ClusterNode]:
+        return [*([self.head_node] if self.head_node is not None else []), *self.worker_nodes]
+
+    def add_node(
+        self,
+        *,
+        num_cpus: float = 1,
+        num_gpus: int = 0,
+        resources: dict[str, float] | None = None,
+        memory: int | None = None,
+        object_store_memory: int = STORE_BYTES,
+        labels: dict[str, str] | None = None,
+        node_name: str = "",
+    ) -> ClusterNode:
+        """Start a node, and wait until it is part of the cluster."""
+        config = NodeConfig(
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            resources=resources or {},
+            memory=memory,
+            object_store_memory=object_store_memory,
+            spill_directory="",
+            cluster=ClusterConfig(
+                control=self._control_address, token=self._token, host=LOOPBACK, name=node_name, labels=labels or {}
+            ),
+        )
+        node = ClusterNode(*start_node(config))
+        if self.head_node is None:
+            self.head_node = node
+        else:
+            self.worker_nodes.append(node)
+        return node
+
+    def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
+        """End a node: it says goodbye, or is killed."""
+        node._end(gracefully=allow_graceful)
+        if node is self.head_node:
+            self.head_node = None
+        else:
+            self.worker_nodes.remove(node)
+
+    def connect(self, namespace: str | None = None) -> Any:
+        """Make this process a driver of the cluster."""
+        import skate
+
+        return skate.init(address=self.address, namespace=namespace)
+
+    def shutdown(self) -> None:
+        """End all of it."""
+        for node in reversed(self.nodes):
+            node._end(gracefully=True)
+        self.head_node, self.worker_nodes = None, []
+        self._control.terminate()
+        self._control.wait()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
