@@ -265,18 +265,16 @@ class _Unschedulable(SkateError):
         name: str = "",
         asked: Mapping[str, float] | None = None,
         available: Mapping[str, float] | None = None,
-        waited_s: float = 0.0,
+        reason: str = "",
     ) -> None:
         self.name = name
         #: What it needs, and the most that any node has of each resource.
         self.asked = dict(asked or {})
         self.available = dict(available or {})
-        self.waited_s = waited_s
-        unchanged = f", and that did not change in {waited_s:g} s" if waited_s else ""
         text = _text(
             f"{self._noun} {name}".rstrip() + " can never run here.",
             what=f"it asks for {_amounts(self.asked)}." if self.asked else "",
-            why=f"the machine has {_amounts(self.available)}{unchanged}." if self.available else "",
+            why=reason or (f"the machine has {_amounts(self.available)}." if self.available else ""),
             next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources.",
         )
         super().__init__(message or text)

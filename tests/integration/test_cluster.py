@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +14,7 @@ import pytest
 
 import skate
 from skate.cluster_utils import Cluster
+from waiting import wait_for
 
 
 @pytest.fixture
@@ -60,3 +65,189 @@ def test_an_error_comes_from_another_node(cluster: Cluster) -> None:
 
     with pytest.raises(KeyError, match="elsewhere"):
         skate.get(fail.remote())
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 50_000, 100_001, 3_000_000, 30_000_000])
+def test_values_of_any_size_come_from_another_node(cluster: Cluster, size: int) -> None:
+    @skate.remote(resources={"second": 1})
+    def make(seed: int) -> bytes:
+        return random.Random(seed).randbytes(size)
+
+    assert skate.get(make.remote(7)) == random.Random(7).randbytes(size)
+
+
+def test_values_of_any_size_go_to_another_node(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1})
+    def digest(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    for size in (1, 50_000, 100_001, 3_000_000, 30_000_000):
+        data = random.Random(size).randbytes(size)
+        assert skate.get(digest.remote(data)) == hashlib.sha256(data).hexdigest()
+        assert skate.get(digest.remote(skate.put(data))) == hashlib.sha256(data).hexdigest()
+
+
+def test_an_object_that_lies_on_one_node_is_read_by_many_tasks_on_another(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1})
+    def length(data: bytes) -> int:
+        return len(data)
+
+    ref = skate.put(bytes(5_000_000))
+    assert skate.get([length.remote(ref) for _ in range(50)]) == [5_000_000] * 50
+
+
+def test_references_to_objects_elsewhere_travel(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1})
+    def make() -> list[skate.ObjectRef[bytes]]:
+        return [skate.put(bytes([index]) * 1_000_000) for index in range(3)]
+
+    @skate.remote(num_cpus=1)
+    def read(refs: list[skate.ObjectRef[bytes]]) -> list[bytes]:
+        return [value[:1] for value in skate.get(refs)]
+
+    refs = skate.get(make.remote())
+    assert [value[:1] for value in skate.get(refs)] == [b"\0", b"\1", b"\2"]
+    assert skate.get(read.remote(refs)) == [b"\0", b"\1", b"\2"]
+
+
+def test_objects_are_freed_on_all_nodes(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1})
+    def make() -> bytes:
+        return bytes(5_000_000)
+
+    @skate.remote(resources={"second": 1})
+    def read(data: bytes) -> int:
+        return len(data)
+
+    # 100 MB fit into the store of each node: without freeing, the 21st would not.
+    for _ in range(60):
+        assert len(skate.get(make.remote())) == 5_000_000
+        assert skate.get(read.remote(skate.put(bytes(5_000_000)))) == 5_000_000
+    wait_for(lambda: skate.available_resources()["object_store_memory"] == 200 << 20, 10, "all memory to be free")
+
+
+# -- actors ------------------------------------------------------------------------------------------------------------
+
+
+@skate.remote
+class Tally:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def where(self) -> tuple[str, int]:
+        return skate.get_runtime_context().get_node_id(), os.getpid()
+
+
+def test_an_actor_lives_on_another_node(cluster: Cluster) -> None:
+    actor = Tally.options(resources={"second": 1}).remote()
+    assert skate.get([actor.add.remote() for _ in range(100)]) == list(range(1, 101))
+    assert skate.get(actor.where.remote())[0] == cluster.worker_nodes[0].node_id
+
+
+def test_a_named_actor_is_found_from_every_node(cluster: Cluster) -> None:
+    actor = Tally.options(name="counter").remote()
+    assert skate.get(actor.add.remote()) == 1
+
+    @skate.remote(resources={"second": 1})
+    def find() -> int:
+        return skate.get(skate.get_actor("counter").add.remote())
+
+    assert skate.get(find.remote()) == 2
+    assert skate.util.list_named_actors() == ["counter"]
+
+
+def test_a_handle_travels_to_another_node_and_keeps_its_actor(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1})
+    def use(actor: skate.actor.ActorHandle) -> int:
+        time.sleep(0.3)
+        return skate.get(actor.add.remote())
+
+    assert skate.get(use.remote(Tally.remote())) == 1
+
+
+def test_an_actor_on_another_node_starts_again(cluster: Cluster) -> None:
+    actor = Tally.options(resources={"second": 1}, max_restarts=1, max_task_retries=-1).remote()
+    _, pid = skate.get(actor.where.remote())
+    os.kill(pid, signal.SIGKILL)
+    assert skate.get(actor.add.remote()) == 1
+    assert skate.get(actor.where.remote())[1] != pid
+
+
+def test_actors_are_placed_where_there_is_room(cluster: Cluster) -> None:
+    actors = [Tally.options(num_cpus=1).remote() for _ in range(3)]
+    where = Counter(node for node, _ in skate.get([actor.where.remote() for actor in actors]))
+    assert where == {cluster.nodes[0].node_id: 1, cluster.nodes[1].node_id: 2}
+
+
+# -- a node goes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gracefully", [True, False])
+def test_tasks_of_a_node_that_is_gone_run_elsewhere(cluster: Cluster, gracefully: bool) -> None:
+    third = cluster.add_node(num_cpus=4)
+    refs = [node_id.remote(0.5) for _ in range(12)]
+    wait_for(lambda: skate.available_resources().get("CPU", 0) == 0, 10, "all CPUs to be in use")
+    cluster.remove_node(third, allow_graceful=gracefully)
+    where = set(skate.get(refs))
+    assert {node.node_id for node in cluster.nodes} <= where
+
+
+def test_a_task_without_retries_is_lost_with_its_node(cluster: Cluster) -> None:
+    @skate.remote(resources={"third": 1}, max_retries=0)
+    def hang() -> None:
+        time.sleep(60)
+
+    third = cluster.add_node(resources={"third": 1})
+    ref = hang.remote()
+    wait_for(lambda: "third" not in skate.available_resources(), 10, "the task to run")
+    cluster.remove_node(third, allow_graceful=False)
+    with pytest.raises(skate.exceptions.NodeDiedError, match="no retries left"):
+        skate.get(ref)
+
+
+def test_an_object_is_lost_with_the_only_node_that_had_it(cluster: Cluster) -> None:
+    @skate.remote(resources={"third": 1})
+    def make() -> bytes:
+        return bytes(1_000_000)
+
+    third = cluster.add_node(resources={"third": 1})
+    kept, lost = make.remote(), make.remote()
+    assert len(skate.get(kept)) == 1_000_000
+    skate.wait([lost])
+    cluster.remove_node(third, allow_graceful=False)
+    with pytest.raises(skate.exceptions.ObjectLostError):
+        skate.get(lost)
+    assert len(skate.get(kept)) == 1_000_000, "there is a copy here"
+
+
+def test_an_actor_of_a_node_that_is_gone_starts_on_another(cluster: Cluster) -> None:
+    third = cluster.add_node(num_cpus=4)
+    actor = Tally.options(num_cpus=3, max_restarts=1, max_task_retries=-1).remote()
+    assert skate.get(actor.where.remote())[0] == third.node_id
+    fourth = cluster.add_node(num_cpus=4)
+    cluster.remove_node(third, allow_graceful=False)
+    assert skate.get(actor.where.remote())[0] == fourth.node_id
+
+
+def test_an_actor_that_may_not_start_again_is_dead(cluster: Cluster) -> None:
+    third = cluster.add_node(num_cpus=4)
+    actor = Tally.options(num_cpus=3).remote()
+    assert skate.get(actor.where.remote())[0] == third.node_id
+    cluster.remove_node(third, allow_graceful=False)
+    with pytest.raises(skate.exceptions.ActorDiedError, match="its node is gone"):
+        skate.get(actor.add.remote())
+
+
+def test_what_no_node_can_run_is_an_error_that_says_why() -> None:
+    with Cluster(initialize_head=True) as cluster:
+        cluster.connect()
+        with pytest.raises(skate.exceptions.TaskUnschedulableError, match="no node has so much of lamp"):
+            skate.get(node_id.options(resources={"lamp": 1}).remote())
+        skate.shutdown()

@@ -59,7 +59,9 @@ class Process:
         self.cluster = cluster
         self.process_id = process_id
         self.table = ObjectTable()
-        self.peers = Peers(lambda message: cluster.carry((process_id, DAEMON), message), self.on_dead, lambda: None)
+        self.peers = Peers(
+            lambda message: cluster.carry((process_id, DAEMON), message), self.on_dead, lambda: None, lambda _: None
+        )
         self.borrowing = Borrowing(self)  # type: ignore[arg-type]
         #: References that user code holds, one count for each.
         self.refs: Counter[bytes] = Counter()

@@ -37,11 +37,11 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["1.5 s", "3 of 8 values", "load waits for 4 CPUs", "skate.cancel"],
     ),
     "TaskUnschedulableError": (
-        {"name": "train", "asked": {"CPU": 8.0, "memory": 2**34}, "available": {"CPU": 2.0}, "waited_s": 5.0},
+        {"name": "train", "asked": {"CPU": 8.0, "memory": 2**34}, "available": {"CPU": 2.0}},
         ["train", "CPU 8", "memory 16.0 GiB", "CPU 2", "5 s"],
     ),
     "ActorUnschedulableError": (
-        {"name": "Learner", "asked": {"GPU": 1.0}, "available": {"CPU": 2.0}, "waited_s": 5.0},
+        {"name": "Learner", "asked": {"GPU": 1.0}, "available": {"CPU": 2.0}},
         ["actor Learner", "GPU 1", "CPU 2"],
     ),
     "RuntimeEnvSetupError": ({"task_name": "load", "reason": "no such variable"}, ["load", "no such variable"]),

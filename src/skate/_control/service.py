@@ -16,10 +16,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from skate._control.actors import ActorService
+from skate._control.placing import Placing
 from skate._core import membership as core
-from skate._core.ids import NUMBER_MAX, new_node_id, node_of
+from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
+from skate._core.locations import Locations
 from skate._core.placement import NodeView
+from skate._core.task import ActorInfo
 from skate._wire import cluster
+from skate._wire import messages as wire
 from skate._wire.link import Link
 from skate._wire.loop import EventLoop
 
@@ -37,6 +42,12 @@ class Control:
         self.membership = core.Membership(time.monotonic())
         self._links: dict[bytes, Link] = {}
         self._names: dict[bytes, str] = {}
+        self._by_number: dict[int, bytes] = {}
+        self._locations = Locations()
+        #: Processes that have to do with this service, and the namespaces of their jobs.
+        self._processes: dict[bytes, str] = {}
+        self.actors = ActorService(self)
+        self._placing = Placing(self._ask_for_worker, self._withdraw_actor, self.actors.infeasible)
         self._last_number = 0
         #: Nodes whose reports have not been passed on.
         self._changed: set[bytes] = set()
@@ -57,9 +68,10 @@ class Control:
         handler(self, link, message)
 
     def _on_closed(self, link: Link, why: str) -> None:
-        """It may come back: whether the node is dead is decided by its silence, except if it said that it ends."""
+        """It may come back, but has to be quick: the connection of a living node has no reason to end."""
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id]
+            self.membership.suspect(link.node_id, time.monotonic())
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -75,6 +87,7 @@ class Control:
         if node_id in self.membership.members:
             self._links[node_id] = link
             self._names[node_id] = member.name
+            self._by_number[node_of(node_id)] = node_id
             link.send(cluster.Joined(node_id, self._members(), self.cluster_id))
         self._do(commands, link)
 
@@ -89,6 +102,7 @@ class Control:
     def _look(self) -> None:
         now = time.monotonic()
         self._do(self.membership.look(now))
+        self._placing.look(self.views, now)
         self._loop.call_at(now + core.LOOK_PERIOD_S, self._look)
 
     def _pass_on(self) -> None:
@@ -110,6 +124,13 @@ class Control:
                     self._tell_all(cluster.News(gone=[(node, reason)]))
                     self._links.pop(node, None)
                     self._names.pop(node, None)
+                    self._by_number.pop(node_of(node), None)
+                    self._locations.node_died(node)
+                    self._processes = {
+                        id: space for id, space in self._processes.items() if node_of(id) != node_of(node)
+                    }
+                    self._placing.node_died(node, self.views)
+                    self.actors.node_died(node_of(node), reason)
                 case core.TellToEnd():
                     assert link is not None
                     link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
@@ -130,6 +151,102 @@ class Control:
     def views(self) -> list[NodeView]:
         return self.membership.views
 
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    def _on_locate(self, link: Link, message: cluster.Locate) -> None:
+        maker = self._by_number.get(node_at(message.place))
+        if maker is not None and not self._locations.is_known(message.object):
+            self._locations.stored(message.object, maker)
+            self._send_to_node(maker, cluster.Tracked(message.object))
+        source = self._locations.source_for(message.object, link.node_id)
+        link.send(cluster.Located(message.object, node_of(source) if source is not None else 0))
+
+    def _on_copy_stored(self, link: Link, message: cluster.CopyStored) -> None:
+        if self._locations.is_known(message.object):
+            self._locations.stored(message.object, link.node_id)
+        else:  # it was freed meanwhile
+            link.send(cluster.DropCopies([message.object]))
+
+    def _on_copy_dropped(self, link: Link, message: cluster.CopyDropped) -> None:
+        self._locations.dropped(message.object, link.node_id)
+
+    def _on_freed(self, link: Link, message: cluster.Freed) -> None:
+        drops: dict[bytes, list[bytes]] = {}
+        for object in message.objects:
+            for node in self._locations.freed(object):
+                drops.setdefault(node, []).append(object)
+        for node, objects in drops.items():
+            if node in self._links:
+                self._links[node].send(cluster.DropCopies(objects))
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _on_acquaint(self, link: Link, message: cluster.Acquaint) -> None:
+        self._processes[message.process_id] = message.namespace
+
+    def _on_from_process(self, link: Link, message: cluster.FromProcess) -> None:
+        inner = message.message
+        if isinstance(inner, wire.Query):
+            self.send(message.process_id, wire.Answer(inner.request, self._answer(inner.what)))
+        else:
+            self.actors.handle(message.process_id, inner)
+
+    def _on_process_gone(self, link: Link, message: cluster.ProcessGone) -> None:
+        self._processes.pop(message.gone.process_id, None)
+        self.actors.process_died(message.gone)
+
+    # -- the outside of the actors ------------------------------------------------------------------------------------
+
+    def send(self, process_id: bytes, message: wire.Message) -> None:
+        node = self._by_number.get(node_of(process_id), b"")
+        self._send_to_node(node, cluster.ToProcess(process_id, message))  # type: ignore[arg-type]
+
+    def _send_to_node(self, node: bytes, message: wire.Message) -> None:
+        link = self._links.get(node)
+        if link is not None:
+            link.send(message)
+
+    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+        self._placing.place(actor, owner, info, self.views, time.monotonic())
+
+    def unplace(self, actor: bytes) -> None:
+        self._placing.unplace(actor)
+
+    def kill(self, process_id: bytes, reason: str) -> None:
+        self._send_to_node(self._by_number.get(node_of(process_id), b""), cluster.KillProcess(process_id, reason))
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
+        self._loop.call_at(time.monotonic() + seconds, action)
+
+    def lives(self, process_id: bytes) -> bool:
+        if process_id in self._processes:
+            return True
+        node = self._by_number.get(node_of(process_id))
+        if node is None:
+            return False
+        self._send_to_node(node, cluster.Introduce(process_id))
+        return True
+
+    def outlives_drivers(self) -> None:
+        """The cluster does in any case."""
+
+    def _ask_for_worker(self, node: bytes, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+        namespace = self._processes.get(owner, info.namespace)
+        self._send_to_node(node, cluster.PlaceActor(actor, info, namespace))
+
+    def _withdraw_actor(self, node: bytes, actor: bytes) -> None:
+        self._send_to_node(node, cluster.UnplaceActor(actor))
+
+    def _on_actor_placed(self, link: Link, message: cluster.ActorPlaced) -> None:
+        if self._placing.is_expected(message.actor, link.node_id):
+            self.actors.granted(message.actor, message.worker, message.pid)
+        else:
+            self.kill(message.worker, "the actor that it was for does not need it any more")
+
+    def _on_actor_not_placed(self, link: Link, message: cluster.ActorNotPlaced) -> None:
+        if self._placing.is_expected(message.actor, link.node_id):
+            self.actors.infeasible(message.actor, message.death)
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def _on_ask(self, link: Link, message: cluster.Ask) -> None:
@@ -139,6 +256,8 @@ class Control:
         match what:
             case "nodes":
                 return [self._describe(member) for member in self._members()]
+            case "actors":
+                return self.actors.describe()
             case "cluster":
                 return {"cluster_id": self.cluster_id, "started_at": self._started_at, "nodes": len(self._links)}
         raise ValueError(f"nobody knows what {what!r} means")
@@ -173,6 +292,15 @@ HANDLERS: dict[type, Any] = {
     cluster.Join: Control._on_join,
     cluster.Report: Control._on_report,
     cluster.Leave: Control._on_leave,
+    cluster.Acquaint: Control._on_acquaint,
+    cluster.FromProcess: Control._on_from_process,
+    cluster.ProcessGone: Control._on_process_gone,
+    cluster.ActorPlaced: Control._on_actor_placed,
+    cluster.ActorNotPlaced: Control._on_actor_not_placed,
+    cluster.Locate: Control._on_locate,
+    cluster.CopyStored: Control._on_copy_stored,
+    cluster.CopyDropped: Control._on_copy_dropped,
+    cluster.Freed: Control._on_freed,
     cluster.Ask: Control._on_ask,
     cluster.End: Control._on_end,
 }

@@ -17,6 +17,7 @@ Knows not: messages, time, workers.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -39,6 +40,8 @@ class Wanted(msgspec.Struct):
     asked: dict[bytes, int]
     #: It may go elsewhere.
     may_leave: bool = False
+    #: Set if no node of the cluster can ever serve it: why.
+    nowhere: str = ""
 
 
 #: How many leases are to be asked of a node from now on.
@@ -52,7 +55,7 @@ class Dispersal:
 
     def demand(
         self, cls: Class, request: Request, count: int, nodes: Mapping[bytes, NodeView], *, may_leave: bool = False
-    ) -> Changes | Nowhere:
+    ) -> Changes:
         """What a class wants from now on."""
         wanted = self.wanted.get(cls)
         if count <= 0:
@@ -64,28 +67,35 @@ class Dispersal:
         wanted.may_leave = wanted.may_leave or may_leave
         return self.decide(cls, nodes)
 
-    def decide(self, cls: Class, nodes: Mapping[bytes, NodeView]) -> Changes | Nowhere:
+    def decide(self, cls: Class, nodes: Mapping[bytes, NodeView]) -> Changes:
         """Again, now that time has passed or nodes have changed."""
         wanted = self.wanted[cls]
         shares = share_out(self.here, wanted, nodes)
+        wanted.nowhere = ""
         if isinstance(shares, Nowhere):
-            return shares
+            wanted.nowhere, shares = shares.reason, {}
         before, wanted.asked = wanted.asked, shares
         changed = {node: count for node, count in shares.items() if before.get(node) != count}
         return {**{node: 0 for node in before if node not in shares}, **changed}
 
-    def granted(self, cls: Class, node: bytes) -> None:
+    def granted(self, cls: Class, node: bytes) -> Changes:
+        """One lease fewer is wanted. If it came from a node that is asked no more, another is asked for one fewer."""
         wanted = self.wanted.get(cls)
         if wanted is None:
-            return
-        left = wanted.asked.get(node, 0) - 1
-        if left > 0:
-            wanted.asked[node] = left
-        else:
-            wanted.asked.pop(node, None)
+            return {}
+        asked = wanted.asked
         wanted.count -= 1
-        if wanted.count <= 0 and not wanted.asked:
+        changes: Changes = {}
+        if node not in asked and sum(asked.values()) > wanted.count:  # it was on its way when the demand moved
+            node = max(asked, key=asked.__getitem__)
+            changes[node] = asked[node] - 1
+        if asked.get(node, 0) > 1:
+            asked[node] -= 1
+        else:
+            asked.pop(node, None)
+        if wanted.count <= 0:
             del self.wanted[cls]
+        return changes
 
     def process_died(self, process: bytes) -> None:
         for cls in [cls for cls in self.wanted if cls[0] == process]:
@@ -106,10 +116,15 @@ def share_out(here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView]) -> d
     """How many of the leases are to be asked of which node."""
     request, count = wanted.request, wanted.count
     home = nodes[here]
-    if request.affinity is not None:
-        chosen = choose(request, nodes.values())
-        return chosen if isinstance(chosen, Nowhere) else {chosen.id: count}
+    affinity = request.affinity
+    if affinity is not None:
+        there = nodes.get(affinity.node)
+        if not affinity.soft or (there is not None and there.can_ever_fit(request.needs)):
+            chosen = choose(request, nodes.values())
+            return chosen if isinstance(chosen, Nowhere) else {chosen.id: count}
     can_stay = home.can_ever_fit(request.needs) and all(it.holds(home.labels) for it in request.required)
+    if can_stay and request.preferred:  # unless another has the labels
+        can_stay = any(node.id == here for node in order(request, nodes.values()))
     away = any(item.nodes and here not in item.nodes for item in request.inputs)
     if can_stay and not (wanted.may_leave or request.spread or away):
         return {here: count}
@@ -117,7 +132,7 @@ def share_out(here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView]) -> d
     if not ordered:
         return choose(request, nodes.values())  # type: ignore[return-value]  # it says why
     if request.spread:
-        return _one_by_one(request, count, ordered)
+        return _one_by_one(request, count, ordered, wanted.asked)
     if not away and can_stay:
         ordered = [home, *(node for node in ordered if node.id != here)]
     return _fill(request, count, ordered, wanted.asked)
@@ -145,15 +160,26 @@ def _fill(request: Request, count: int, ordered: Sequence[NodeView], asked: Mapp
     return shares
 
 
-def _one_by_one(request: Request, count: int, nodes: Sequence[NodeView]) -> dict[bytes, int]:
-    """To the node that is used least, again and again."""
+def _one_by_one(
+    request: Request, count: int, nodes: Sequence[NodeView], asked: Mapping[bytes, int]
+) -> dict[bytes, int]:
+    """To the node that is used least, again and again; what will be granted where it is asked for stays there."""
     shares: dict[bytes, int] = {}
     room = {node.id: slots(node.available, request.needs) for node in nodes}
-    rank = {node.id: place for place, node in enumerate(nodes)}
+    for node in nodes:
+        kept = min(count, asked.get(node.id, 0), room[node.id])
+        if kept:
+            shares[node.id] = kept
+            room[node.id] -= kept
+            count -= kept
+    places = [(room[node.id] <= 0, shares.get(node.id, 0), rank) for rank, node in enumerate(nodes)]
+    heapq.heapify(places)
     for _ in range(count):
-        node = min(nodes, key=lambda node: (room[node.id] <= 0, shares.get(node.id, 0), rank[node.id])).id
-        shares[node] = shares.get(node, 0) + 1
-        room[node] -= 1
+        _, share, rank = places[0]
+        id = nodes[rank].id
+        shares[id] = share + 1
+        room[id] -= 1
+        heapq.heapreplace(places, (room[id] <= 0, share + 1, rank))
     return shares
 
 

@@ -42,6 +42,9 @@ class Locations:
             self._let_go(copies, node, copy)
             copy.is_whole = True
 
+    def is_known(self, object: bytes) -> bool:
+        return object in self._copies
+
     def source_for(self, object: bytes, node: bytes) -> bytes | None:
         """From whom that node should get it; None if nobody has it. Asked again: another source than before, if any."""
         copies = self._copies.get(object, {})

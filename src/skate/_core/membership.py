@@ -22,6 +22,8 @@ from skate._core.placement import NodeView
 #: A node that was not heard of for so long is dead. It reports several times in that time, also when nothing changed.
 DEAD_AFTER_S = 4.0
 REPORT_PERIOD_S = 0.5
+#: One whose connection ended has so long to come back.
+COME_BACK_S = 1.5
 #: How often somebody looks; a gap of more than twice that is our own fault, and not a node's.
 LOOK_PERIOD_S = 0.5
 #: Dead nodes that are remembered, to tell them so; one that is forgotten is treated like a stranger, and told the same.
@@ -82,6 +84,12 @@ class Membership:
         if view is not None:
             member.view = view
         return []
+
+    def suspect(self, node: bytes, now: float) -> None:
+        """Its connection ended: it has less time than usual to be heard of again."""
+        member = self.members.get(node)
+        if member is not None:
+            member.heard_at = min(member.heard_at, now - DEAD_AFTER_S + COME_BACK_S)
 
     def leave(self, node: bytes, reason: str) -> list[Command]:
         """It said goodbye, or its end is known otherwise."""

@@ -50,6 +50,9 @@ class NodeView(msgspec.Struct, kw_only=True):
     queued: int = 0
     task_s: float = TASK_S_AT_FIRST
     bytes_per_s: float = BYTES_PER_S_AT_FIRST
+    #: Of its object store.
+    store_bytes: int = 0
+    store_used_bytes: int = 0
 
     def can_ever_fit(self, needs: Amounts) -> bool:
         return all(amount <= self.total.get(name, 0) for name, amount in needs.items())

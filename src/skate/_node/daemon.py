@@ -29,6 +29,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from skate._control.actors import HANDLERS as ACTOR_MESSAGES
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
 from skate._core.placement import NodeView
@@ -53,7 +54,7 @@ from skate._wire.messages import AnyMessage, Message
 
 if TYPE_CHECKING:
     from skate._node.main import NodeConfig
-    from skate._node.neighbours import Guest, Neighbours
+    from skate._node.neighbours import Neighbours
 
 #: How long a worker may take to stop when it is told to.
 STOP_TIMEOUT_S = 0.05
@@ -111,7 +112,7 @@ class Daemon:
         self.store = Store(
             config.object_store_memory,
             config.spill_directory,
-            self.send,
+            self._reply_from_store,
             self._wake,
             self.describe_process,
             full_grace_s=config.store_full_grace_s,
@@ -287,10 +288,14 @@ class Daemon:
 
     def _handle(self, process: Process, messages: list[AnyMessage]) -> None:
         for message in messages:
-            handler = HANDLERS.get(type(message))
-            if handler is None or not (process.ready or type(message) is wire.Hello):
-                raise ValueError(f"{type(message).__name__} is not for the daemon, or came before Hello")
-            handler(self, process, message)
+            self.handle(process, message)
+
+    def handle(self, process: Any, message: Message) -> None:
+        """From a process of this node, or from a guest."""
+        handler = HANDLERS.get(type(message))
+        if handler is None or not (process.ready or type(message) is wire.Hello):
+            raise ValueError(f"{type(message).__name__} is not for the daemon, or came before Hello")
+        handler(self, process, message)
 
     def _cut_off(self, process: Process, error: Exception) -> None:
         """Its channel ended, or it sent what it must not: it is as good as dead."""
@@ -312,11 +317,31 @@ class Daemon:
     def _on_store_message(self, process: Process, message: Any) -> None:
         self.store.handle(process.id, message, time.monotonic())
 
+    def _reply_from_store(self, process_id: bytes, message: Message) -> None:
+        if self.neighbours is not None and process_id not in self.processes:
+            self.neighbours.transfers.on_store_reply(process_id, message)
+        else:
+            self.send(process_id, message)
+
+    def _on_pin(self, process: Process, message: wire.Pin) -> None:
+        if not message.places or self.neighbours is None or not self.neighbours.transfers.on_pin(process.id, message):
+            self.store.handle(process.id, message, time.monotonic())
+
+    def _on_prefetch(self, process: Process, message: wire.Prefetch) -> None:
+        if self.neighbours is not None:
+            self.neighbours.transfers.on_prefetch(process.id, message)
+
     def _on_free(self, process: Process, message: wire.Free) -> None:
         if self._is_elsewhere(message.node or self.number):
-            self._pass_on(process, message.node, message)
-        else:
-            self.store.handle(process.id, message, time.monotonic())
+            assert self.neighbours is not None
+            if message.node in self.neighbours.members:
+                self._pass_on(process, message.node, message)
+            else:  # copies of them may be left
+                self.neighbours.transfers.free_copies(message.ids)
+            return
+        self.store.handle(process.id, message, time.monotonic())
+        if self.neighbours is not None:
+            self.neighbours.transfers.on_freed(message.ids)
 
     def _on_connect(self, process: Process, message: wire.Connect) -> None:
         if self._is_elsewhere(node_of(message.process_id)):
@@ -382,7 +407,7 @@ class Daemon:
         self.post(leases.WorkerUnblocked(process.id))
 
     def _on_actor_message(self, process: Process, message: Any) -> None:
-        ACTOR_HANDLERS[type(message)](self.actors, process, message)
+        self.actors.on_message(process.id, message)
 
     def _on_query(self, process: Process, message: wire.Query) -> None:
         self.inquiries.ask(process, message)
@@ -410,7 +435,7 @@ class Daemon:
         started = wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids, namespace)
         self.processes[command.worker].namespace = namespace
         self.send(command.worker, started)
-        if command.process in self.actors.table.actors:
+        if self.actors.is_placing(command.process):
             self.actors.on_granted(command)
         else:
             granted = wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
@@ -422,10 +447,8 @@ class Daemon:
 
     def _namespace_of(self, owner: bytes) -> str:
         """Of the job that a lease is for: that of the process that asks, or of the actor."""
-        actor = self.actors.table.actors.get(owner)
-        if actor is not None and actor.owner not in self.processes:
-            return actor.info.namespace
-        owner = owner if actor is None else actor.owner
+        if self.actors.is_placing(owner):
+            return self.actors.namespace_of(owner)
         guests = self.neighbours.guests if self.neighbours is not None else {}
         process = self.processes.get(owner) or guests.get(owner)
         return process.namespace if process is not None else ""
@@ -440,9 +463,10 @@ class Daemon:
         self.pool.kill(command.worker, command.reason)
 
     def _do_report_infeasible(self, command: leases.ReportInfeasible) -> None:
-        if command.process in self.actors.table.actors:
+        if self.actors.is_placing(command.process):
             self.actors.on_infeasible(command)
             return
+        self.demands.forget(command.process, command.key)
         self.send(command.process, wire.LeaseInfeasible(command.key, command.asked, command.total, command.reason))
 
     # -- processes go -------------------------------------------------------------------------------------------------
@@ -526,6 +550,7 @@ class Daemon:
         self.demands.on_process_died(process.id)
         if self.neighbours is not None:
             self.neighbours.bridges.on_process_died(process.id)
+            self.neighbours.transfers.on_process_died(process.id)
             self.neighbours.on_process_died(gone)
 
     def _is_needed(self, without: Process | None = None) -> bool:
@@ -540,7 +565,15 @@ class Daemon:
         pool = self.scheduler.pool
         labels = self.config.cluster.labels if self.config.cluster is not None else {}
         queued = sum(demand.count for demand in self.scheduler.demands.values())
-        return NodeView(id=self.node_id, total=self.total, available=dict(pool.available), labels=labels, queued=queued)
+        return NodeView(
+            id=self.node_id,
+            total=self.total,
+            available=dict(pool.available),
+            labels=labels,
+            queued=queued,
+            store_bytes=self.config.object_store_memory,
+            store_used_bytes=self.store.used_bytes,
+        )
 
     def capacity(self) -> dict[str, float]:
         """What all nodes have together."""
@@ -550,39 +583,6 @@ class Daemon:
             for name, amount in member.view.total.items():
                 total[name] = total.get(name, 0) + amount
         return to_floats(total)
-
-    def on_capacity_changed(self) -> None:
-        message = wire.Capacity(self.capacity())
-        for process in self.processes.values():
-            if process.ready:
-                process.channel.send(message)
-
-    def on_guest(self, sys_path: list[str], cwd: str) -> None:
-        """A process of another node will have to do with this one."""
-        if not any(process.worker is None for process in self.processes.values()):
-            self.pool.setup.sys_path, self.pool.setup.cwd = sys_path, cwd
-        self.post(leases.JobStarted())
-
-    def handle_guest(self, guest: Guest, message: Message) -> None:
-        if type(message) is wire.LeaseDemand:
-            self.demands.ask_here(guest.id, message)
-        elif type(message) in GUEST_MESSAGES:
-            HANDLERS[type(message)](self, guest, message)
-        else:
-            raise ValueError(f"{type(message).__name__} is not for another node")
-
-    def deliver(self, process_id: bytes, message: Message) -> None:
-        """Another node has something for a process of this one."""
-        if isinstance(message, wire.LeaseGranted):
-            self.demands.on_granted(process_id, message)
-        elif isinstance(message, wire.PeerGone):
-            assert self.neighbours is not None
-            self.neighbours.bridges.on_told_of_death(process_id, message.process_id)
-        self.send(process_id, message)
-
-    def on_guest_gone(self, gone: wire.PeerGone) -> None:
-        self.store.process_died(gone.process_id, time.monotonic())
-        self.post(leases.ProcessDied(gone.process_id))
 
     def end(self, reason: str) -> None:
         """Told to, by the cluster."""
@@ -649,26 +649,13 @@ HANDLERS: dict[type, Any] = {
     wire.Allocate: Daemon._on_store_message,
     wire.Seal: Daemon._on_store_message,
     wire.ReturnSpace: Daemon._on_store_message,
-    wire.Pin: Daemon._on_store_message,
+    wire.Pin: Daemon._on_pin,
+    wire.Prefetch: Daemon._on_prefetch,
     wire.Unpin: Daemon._on_store_message,
     wire.Free: Daemon._on_free,
 }
 
-#: What processes of other nodes may say.
-GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.Free)
-
-ACTOR_HANDLERS: dict[type, Any] = {
-    wire.RegisterActor: Actors.on_register,
-    wire.CreateActor: Actors.on_create,
-    wire.ActorStarted: Actors.on_started,
-    wire.ActorEnded: Actors.on_ended,
-    wire.WatchActor: Actors.on_watch,
-    wire.UnwatchActor: Actors.on_unwatch,
-    wire.KillActor: Actors.on_kill,
-    wire.DropActor: Actors.on_drop,
-    wire.FindActor: Actors.on_find,
-}
-HANDLERS.update(dict.fromkeys(ACTOR_HANDLERS, Daemon._on_actor_message))
+HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
 
 COMMANDS: dict[type, Any] = {
     leases.StartWorker: Daemon._do_start_worker,

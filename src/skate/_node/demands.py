@@ -6,6 +6,7 @@ What is asked of whom is decided in `_core/dispersal.py`; a node that is alone a
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,9 +14,9 @@ import msgspec
 from skate._core import lease_events as leases
 from skate._core.dispersal import SPILL_S, Changes, Dispersal
 from skate._core.ids import node_at, node_of
-from skate._core.placement import NodeView, Nowhere, Request
+from skate._core.placement import NodeView, Request
 from skate._core.policy_turns import Class
-from skate._core.resources import to_units
+from skate._core.resources import Amounts, to_floats, to_units
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Demands:
         self._dispersal = Dispersal(daemon.node_id)
         #: The demand of each class, as its owner put it.
         self._messages: dict[Class, wire.LeaseDemand] = {}
+        #: Those that no node can serve, and that are refused when none comes.
+        self._refusing: set[Class] = set()
 
     def on_demand(self, process_id: bytes, message: wire.LeaseDemand) -> None:
         """From a process of this node."""
@@ -43,10 +46,18 @@ class Demands:
         is_new = cls not in self._messages
         self._messages[cls] = message
         self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views()))
-        if cls not in self._dispersal.wanted:
-            self._messages.pop(cls, None)
-        elif is_new:
-            self._daemon.loop.call_at(time.monotonic() + SPILL_S, lambda: self._may_leave(cls))
+        if is_new and cls in self._messages:
+            self._later(cls, SPILL_S, self._may_leave)
+
+    def _later(self, cls: Class, seconds: float, action: Callable[[Class], None]) -> None:
+        """Unless the demand is another one by then."""
+        wanted = self._dispersal.wanted[cls]
+
+        def act() -> None:
+            if self._dispersal.wanted.get(cls) is wanted:
+                action(cls)
+
+        self._daemon.loop.call_at(time.monotonic() + seconds, act)
 
     def ask_here(self, process_id: bytes, message: wire.LeaseDemand) -> None:
         """Of the scheduler of this node, for one of its processes or for a guest."""
@@ -64,10 +75,28 @@ class Demands:
 
     def _may_leave(self, cls: Class) -> None:
         """It has waited for this node long enough."""
-        wanted = self._dispersal.wanted.get(cls)
-        if wanted is not None:
-            wanted.may_leave = True
-            self._carry_out(cls, self._dispersal.decide(cls, self._views()))
+        self._dispersal.wanted[cls].may_leave = True
+        self._carry_out(cls, self._dispersal.decide(cls, self._views()))
+
+    def _refuse(self, cls: Class) -> None:
+        """Nobody who could serve it has come."""
+        wanted = self._dispersal.wanted[cls]
+        if not wanted.nowhere:
+            return
+        process_id, key = cls
+        most: Amounts = {}
+        for view in self._views().values():
+            for name, amount in view.total.items():
+                most[name] = max(most.get(name, 0), amount)
+        asked = to_floats(wanted.request.needs)
+        infeasible = wire.LeaseInfeasible(key, asked, to_floats(most), nowhere=wanted.nowhere)
+        self.forget(process_id, key)
+        self._daemon.send(process_id, infeasible)
+
+    def forget(self, process_id: bytes, key: int) -> None:
+        """Its demand was refused: the owner has dropped it."""
+        self._messages.pop((process_id, key), None)
+        self._dispersal.wanted.pop((process_id, key), None)
 
     def on_granted(self, process_id: bytes, message: wire.LeaseGranted) -> None:
         """To a process of this node, by whichever node."""
@@ -78,9 +107,8 @@ class Demands:
         member = neighbours.members.get(node)
         node_id = self._daemon.node_id if node == neighbours.number else member.view.id if member is not None else b""
         cls = (process_id, message.key)
-        self._dispersal.granted(cls, node_id)
-        if cls not in self._dispersal.wanted:
-            self._messages.pop(cls, None)
+        if cls in self._messages:
+            self._carry_out(cls, self._dispersal.granted(cls, node_id))
 
     def on_news(self) -> None:
         """Nodes have joined, changed or gone."""
@@ -104,11 +132,9 @@ class Demands:
         here = self._daemon.view()
         return {here.id: here, **{member.view.id: member.view for member in neighbours.members.values()}}
 
-    def _carry_out(self, cls: Class, changes: Changes | Nowhere) -> None:
+    def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls
         message = self._messages[cls]
-        if isinstance(changes, Nowhere):
-            changes = {self._daemon.node_id: message.count}  # it is refused here when nobody came who could
         neighbours = self._daemon.neighbours
         assert neighbours is not None
         for node_id, count in changes.items():
@@ -117,3 +143,12 @@ class Demands:
                 self.ask_here(process_id, asked)
             else:
                 neighbours.pass_on(process_id, node_of(node_id), asked)
+        wanted = self._dispersal.wanted.get(cls)
+        if wanted is None:
+            self._messages.pop(cls, None)
+            self._refusing.discard(cls)
+        elif not wanted.nowhere:
+            self._refusing.discard(cls)
+        elif cls not in self._refusing:
+            self._refusing.add(cls)
+            self._later(cls, self._daemon.config.infeasible_grace_s, self._refuse)

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from skate._core.resources import to_floats
+from skate._core.placement import NodeView
+from skate._core.resources import Amounts, to_floats
 from skate._node.memory_monitor import resident_bytes
 from skate._wire.loop import Timer
 from skate._wire.messages import Answer, CollectEvents, Events, Query, decode_events
@@ -53,7 +54,7 @@ class Inquiries:
             "nodes": self.nodes,
             "workers": self.workers,
             "demands": self.demands,
-            "actors": lambda: daemon.actors.describe(),
+            "actors": lambda: daemon.actors.service.describe() if daemon.actors.service is not None else [],
             "store": self.store,
             "statistics": self.statistics,
         }
@@ -62,33 +63,38 @@ class Inquiries:
         if query.what == "events":
             self._gather(process, query)
             return
+        if query.what == "actors" and self._daemon.neighbours is not None:
+            self._daemon.neighbours.pass_on(process.id, 0, query)
+            return
         answer = self._answers.get(query.what)
         self._daemon.send(process.id, Answer(query.request, answer() if answer is not None else None))
 
     # -- answers that are there ---------------------------------------------------------------------------------------
 
     def resources(self) -> dict[str, dict[str, float]]:
-        pool = self._daemon.scheduler.pool
-        total, available = to_floats(pool.total), to_floats(pool.available)
-        store = self._daemon.store.statistics()
-        total["object_store_memory"] = float(self._daemon.config.object_store_memory)
-        available["object_store_memory"] = total["object_store_memory"] - float(store["used_bytes"])
-        # A node that goes on with tasks that had waited has less than nothing; people are told "nothing".
-        return {"total": total, "available": {name: max(0.0, amount) for name, amount in available.items() if amount}}
+        """Of all nodes together."""
+        total: dict[str, float] = {}
+        available: dict[str, float] = {}
+        for view in self._views():
+            for sums, amounts in ((total, _for_people(view.total)), (available, _for_people(view.available))):
+                for name, amount in amounts.items():
+                    sums[name] = sums.get(name, 0.0) + amount
+            total["object_store_memory"] = total.get("object_store_memory", 0.0) + view.store_bytes
+            free = available.get("object_store_memory", 0.0) + view.store_bytes - view.store_used_bytes
+            available["object_store_memory"] = free
+        return {"total": total, "available": {name: amount for name, amount in available.items() if amount}}
+
+    def _views(self) -> list[NodeView]:
+        neighbours = self._daemon.neighbours
+        others = neighbours.members.values() if neighbours is not None else ()
+        return [self._daemon.view(), *(member.view for member in others)]
 
     def nodes(self) -> list[dict[str, Any]]:
-        hostname = socket.gethostname()
-        return [
-            {
-                "NodeID": self._daemon.node_id.hex(),
-                "Alive": True,
-                "NodeManagerAddress": "127.0.0.1",
-                "NodeManagerHostname": hostname,
-                "NodeName": hostname,
-                "Resources": self.resources()["total"],
-                "Labels": {},
-            }
-        ]
+        neighbours = self._daemon.neighbours
+        if neighbours is None:
+            return [_describe_node(self._daemon.view(), "127.0.0.1", socket.gethostname())]
+        members = [neighbours.member, *neighbours.members.values()]
+        return [_describe_node(member.view, member.host, member.name) for member in members]
 
     def workers(self) -> list[dict[str, Any]]:
         daemon = self._daemon
@@ -182,3 +188,20 @@ class Inquiries:
             for pid, _count, batch, epoch in self._events
             for name, task, start, end in decode_events(batch)
         ]
+
+
+def _for_people(amounts: Amounts) -> dict[str, float]:
+    """A node that goes on with tasks that had waited has less than nothing; people are told "nothing"."""
+    return {name: max(0.0, amount) for name, amount in to_floats(amounts).items()}
+
+
+def _describe_node(view: NodeView, host: str, name: str) -> dict[str, Any]:
+    return {
+        "NodeID": view.id.hex(),
+        "Alive": True,
+        "NodeManagerAddress": host,
+        "NodeManagerHostname": name,
+        "NodeName": name,
+        "Resources": {**to_floats(view.total), "object_store_memory": float(view.store_bytes)},
+        "Labels": dict(view.labels),
+    }

@@ -17,11 +17,14 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from skate._core import lease_events as leases
 from skate._core.ids import node_of
 from skate._core.membership import REPORT_PERIOD_S
 from skate._core.placement import NodeView
+from skate._core.task import Death
 from skate._node.bridges import Bridges, lost_with_node
 from skate._node.main import JoinError
+from skate._node.transfers import Transfers
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.gate import Gate, knock
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from skate._node.daemon import Daemon
     from skate._node.main import ClusterConfig
 
+#: What processes of other nodes may say, besides what they demand.
+GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.Free)
+#: Stands for the control service among the numbers of nodes, which begin with 1.
+CONTROL = 0
 #: A lost link is made again after this time.
 AGAIN_S = 0.2
 JOIN_S = 10.0
@@ -85,8 +92,14 @@ class Neighbours:
         self.number = 0
         self.cluster_id = ""
         listens = config.host if config.host not in ("0.0.0.0", "::") else ""
-        self._member = cluster.Member(
-            NodeView(id=b"", total=daemon.total, available=daemon.total, labels=config.labels),
+        self.member = cluster.Member(
+            NodeView(
+                id=b"",
+                total=daemon.total,
+                available=daemon.total,
+                labels=config.labels,
+                store_bytes=daemon.config.object_store_memory,
+            ),
             config.advertise or listens,
             self._gate.address[1] if self._gate is not None else 0,
             config.name or socket.gethostname(),
@@ -108,10 +121,10 @@ class Neighbours:
                 f"cannot join the cluster at {host}:{port}: {error.strerror or error}. Check the address, and that "
                 "`skate start --head` runs there."
             ) from None
-        if not self._member.host:
-            self._member.host = sock.getsockname()[0]
+        if not self.member.host:
+            self.member.host = sock.getsockname()[0]
         self._control.adopt(sock, rest)
-        self._control.send(cluster.Join(self._member))
+        self._control.send(cluster.Join(self.member))
         deadline = time.monotonic() + JOIN_S
         while not self.node_id:
             self._loop.run_once(deadline)
@@ -121,7 +134,7 @@ class Neighbours:
     def _on_control_lost(self, link: Link, why: str) -> None:
         """Running work goes on; what needs the control service waits in the next link."""
         self._control = Link(self._loop, self._on_control, self._on_control_lost, name="control")
-        self._control.send(cluster.Join(self._member))
+        self._control.send(cluster.Join(self.member))
         again = self._control
         host, port = self._config.control
         self._loop.call_at(time.monotonic() + AGAIN_S, lambda: again.connect(host, port, self.token))
@@ -137,8 +150,25 @@ class Neighbours:
                 self._daemon.demands.on_news()
             case cluster.ToProcess(process, inner):
                 self._daemon.send(process, inner)
+            case cluster.PlaceActor(actor, info, namespace):
+                self._daemon.actors.find_worker(actor, info, namespace)
+            case cluster.UnplaceActor(actor):
+                self._daemon.actors.stop_looking(actor)
+            case cluster.KillProcess(process, reason):
+                self._daemon.pool.kill(process, reason)
+            case cluster.Introduce(process):
+                if process in self._daemon.processes:
+                    self.acquaint(process, CONTROL)
+                else:
+                    self.tell_control(cluster.ProcessGone(self._daemon.switchboard.death_of(process)))
+            case cluster.Located():
+                self.transfers.on_located(message)
+            case cluster.Tracked(object):
+                self.transfers.on_tracked(object)
+            case cluster.DropCopies(objects):
+                self.transfers.on_drop_copies(objects)
             case cluster.Joined():
-                self.node_id = self._member.view.id = message.node_id
+                self.node_id = self.member.view.id = message.node_id
                 self.number = node_of(message.node_id)
                 self.cluster_id = message.cluster_id
                 self._learn(message.members)
@@ -154,24 +184,35 @@ class Neighbours:
             if number != self.number:
                 self.members[number] = member
         if self._begun and known != set(self.members):
-            self._daemon.on_capacity_changed()
+            self._tell_capacity()
 
     def begin(self) -> None:
         """The daemon is built: tell how it is, from now on."""
+        self.transfers = Transfers(self._daemon, self)
         self._begun = True
         self._report()
 
     def _report(self) -> None:
         view = self._daemon.view()
-        self._member.view = view
+        self.member.view = view
         self._control.send(cluster.Report(view))
         self._loop.call_at(time.monotonic() + REPORT_PERIOD_S, self._report)
+
+    def tell_control(self, message: wire.Message) -> None:
+        self._control.send(message)
+
+    def actor_placed(self, actor: bytes, worker: bytes, pid: int) -> None:
+        self.acquaint(worker, CONTROL)
+        self.tell_control(cluster.ActorPlaced(actor, worker, pid))
+
+    def actor_not_placed(self, actor: bytes, death: Death) -> None:
+        self.tell_control(cluster.ActorNotPlaced(actor, death))
 
     # -- links to nodes -----------------------------------------------------------------------------------------------
 
     def send(self, node: int, message: wire.Message) -> None:
-        """To another node; if that is gone, nobody misses it."""
-        link = self._link_to(node)
+        """To another node, or to the control service; if that is gone, nobody misses it."""
+        link = self._link_to(node) if node != CONTROL else self._control
         if link is not None:
             link.send(message)
 
@@ -192,6 +233,7 @@ class Neighbours:
         node = node_of(link.node_id)
         if self._links.get(node) is link:
             del self._links[node]
+            self.transfers.on_link_lost(node)
 
     def _on_visitor(self, sock: socket.socket, theirs: Versions, rest: bytes) -> None:
         Link(self._loop, self._on_first, lambda link, why: None, name="visitor").adopt(sock, rest)
@@ -205,24 +247,65 @@ class Neighbours:
                 self._links.setdefault(node_of(node_id), link)
             case cluster.OpenChannel():
                 self.bridges.on_asked(message, link)
+            case cluster.OpenTransfer(node_id):
+                link.send(cluster.TransferOpened())
+                self.transfers.on_opened(node_id, link.hand_over())
             case _:
                 raise ValueError(f"{type(message).__name__} does not begin a conversation")
 
     def _on_message(self, link: Link, message: Any) -> None:
         match message:
             case cluster.ToProcess(process, inner):
-                self._daemon.deliver(process, inner)
+                self._deliver(process, inner)
             case cluster.FromProcess(process, inner):
                 guest = self.guests.get(process)
                 if guest is not None:  # otherwise it is gone already
-                    self._daemon.handle_guest(guest, inner)
+                    self._on_guest_says(guest, inner)
             case cluster.Acquaint():
-                self.guests[message.process_id] = Guest(self, message)
-                self._daemon.on_guest(message.sys_path, message.cwd)
+                self._on_guest(message)
             case cluster.ProcessGone(gone):
                 self._on_guest_gone(gone)
+            case cluster.AskChunk():
+                self.transfers.on_ask_chunk(node_of(link.node_id), message)
+            case cluster.ChunkFailed():
+                self.transfers.on_chunk_failed(node_of(link.node_id), message)
+            case cluster.DoneWith():
+                self.transfers.on_done_with(node_of(link.node_id), message)
             case _:
                 raise ValueError(f"{type(message).__name__} is not for a node")
+
+    # -- guests -------------------------------------------------------------------------------------------------------
+
+    def _on_guest(self, message: cluster.Acquaint) -> None:
+        """A process of another node will have to do with this one."""
+        self.guests[message.process_id] = Guest(self, message)
+        if not any(process.worker is None for process in self._daemon.processes.values()):
+            setup = self._daemon.pool.setup
+            setup.sys_path, setup.cwd = message.sys_path, message.cwd
+        self._daemon.post(leases.JobStarted())
+
+    def _on_guest_says(self, guest: Guest, message: wire.Message) -> None:
+        if type(message) is wire.LeaseDemand:
+            self._daemon.demands.ask_here(guest.id, message)
+        elif type(message) in GUEST_MESSAGES:
+            self._daemon.handle(guest, message)
+        else:
+            raise ValueError(f"{type(message).__name__} is not for another node")
+
+    def _deliver(self, process_id: bytes, message: wire.Message) -> None:
+        """Another node has something for a process of this one."""
+        if isinstance(message, wire.LeaseGranted):
+            self._daemon.demands.on_granted(process_id, message)
+        elif isinstance(message, wire.PeerGone):
+            self.bridges.on_told_of_death(process_id, message.process_id)
+        self._daemon.send(process_id, message)
+
+    def _tell_capacity(self) -> None:
+        """Nodes came or went: processes that submit tasks count on what there is."""
+        message = wire.Capacity(self._daemon.capacity())
+        for process in self._daemon.processes.values():
+            if process.ready:
+                process.channel.send(message)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -261,15 +344,18 @@ class Neighbours:
             link.close()
         for known in self._acquainted.values():
             known.discard(number)
-        self._daemon.on_capacity_changed()
+        self._tell_capacity()
         self.bridges.on_node_gone(number, reason)
+        self.transfers.on_node_gone(number)
         for guest in [guest for guest in self.guests.values() if node_of(guest.id) == number]:
             self._on_guest_gone(lost_with_node(guest.id, reason, guest.pid))
 
     def _on_guest_gone(self, gone: wire.PeerGone) -> None:
         if self.guests.pop(gone.process_id, None) is not None:
             self.bridges.on_guest_gone(gone)
-            self._daemon.on_guest_gone(gone)
+            self._daemon.store.process_died(gone.process_id, time.monotonic())
+            self.transfers.sweep()
+            self._daemon.post(leases.ProcessDied(gone.process_id))
 
     def leave(self, reason: str) -> None:
         self._control.send(cluster.Leave(reason))

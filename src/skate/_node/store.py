@@ -145,6 +145,20 @@ class Store:
         offset = slot_offset(slot)
         self._view[offset : offset + SLOT_TASK_BYTES] = bytes(SLOT_TASK_BYTES)
 
+    def has(self, id: bytes) -> bool:
+        """Whether the object is here, in memory or on disk."""
+        obj = self._table.objects.get(id)
+        return obj is not None and not obj.freed
+
+    @property
+    def used_bytes(self) -> int:
+        return int(self._table.statistics()["used_bytes"])
+
+    @property
+    def view(self) -> memoryview:
+        """The arena's bytes."""
+        return self._view
+
     def statistics(self) -> dict[str, Any]:
         return self._table.statistics()
 

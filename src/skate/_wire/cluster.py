@@ -15,6 +15,7 @@ from typing import Any, Union
 import msgspec
 
 from skate._core.placement import NodeView
+from skate._core.task import ActorInfo, Death
 from skate._wire.messages import AnyMessage, Message, PeerGone
 
 
@@ -124,6 +125,50 @@ class ProcessGone(Message, tag=22):
     gone: PeerGone
 
 
+# -- actors ------------------------------------------------------------------------------------------------------------
+
+
+class PlaceActor(Message, tag=60):
+    """Control → node: find a worker for it. Reply: ActorPlaced, or ActorNotPlaced."""
+
+    actor: bytes
+    info: ActorInfo
+    #: Of the job that it belongs to.
+    namespace: str
+
+
+class UnplaceActor(Message, tag=61):
+    """Control → node: it needs no worker any more. No reply."""
+
+    actor: bytes
+
+
+class ActorPlaced(Message, tag=62):
+    actor: bytes
+    worker: bytes
+    pid: int
+
+
+class ActorNotPlaced(Message, tag=63):
+    """Node → control: this node can never run it."""
+
+    actor: bytes
+    death: Death
+
+
+class KillProcess(Message, tag=64):
+    """Control → node: end that worker."""
+
+    process_id: bytes
+    reason: str
+
+
+class Introduce(Message, tag=65):
+    """Control → node: I want to know of that process of yours. Reply: Acquaint, or ProcessGone."""
+
+    process_id: bytes
+
+
 # -- node ↔ node -------------------------------------------------------------------------------------------------------
 
 
@@ -157,9 +202,94 @@ class PleaseOpen(Message, tag=33):
     target: bytes
 
 
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+class Locate(Message, tag=40):
+    """Node → control: from whom do I get this object, which was made at that place? Reply: Located.
+
+    Asked again: the last source failed.
+    """
+
+    object: bytes
+    place: int
+
+
+class Located(Message, tag=41):
+    """Control → node: the number of the node; 0: nobody has it."""
+
+    object: bytes
+    source: int
+
+
+class Tracked(Message, tag=42):
+    """Control → the node where it was made: others have it, too; tell me when it is freed. Reply then: Freed."""
+
+    object: bytes
+
+
+class CopyStored(Message, tag=43):
+    """Node → control: all of it is here now. No reply."""
+
+    object: bytes
+
+
+class CopyDropped(Message, tag=44):
+    """Node → control: I have nothing of it any more, or gave up getting it. No reply."""
+
+    object: bytes
+
+
+class Freed(Message, tag=45):
+    """Node → control: nobody refers to these any more. Those who have copies are told: DropCopies."""
+
+    objects: list[bytes]
+
+
+class DropCopies(Message, tag=46):
+    """Control → node."""
+
+    objects: list[bytes]
+
+
+class OpenTransfer(Message, tag=50):
+    """Node → node, first on the connection, over which the asked one is to send chunks (`_node/courier.py`).
+
+    Reply: TransferOpened, and from then on chunks.
+    """
+
+    node_id: bytes
+
+
+class TransferOpened(Message, tag=51):
+    pass
+
+
+class AskChunk(Message, tag=52):
+    """Node → node, on their link: send me this part of an object, under that tag. Reply: the chunk, or ChunkFailed."""
+
+    object: bytes
+    start: int
+    size: int
+    tag: int
+
+
+class ChunkFailed(Message, tag=53):
+    object: bytes
+    tag: int
+
+
+class DoneWith(Message, tag=54):
+    """Node → node: I pull this object from you no more. No reply."""
+
+    object: bytes
+
+
 ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     Join, Joined, Report, News, TellToEnd, Leave, Ask, Reply, End, Acquaint, FromProcess, ToProcess, ProcessGone, Link,
-    OpenChannel, ChannelOpened, PleaseOpen,
+    OpenChannel, ChannelOpened, PleaseOpen, Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies,
+    OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced,
+    ActorNotPlaced, KillProcess, Introduce,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -203,9 +203,12 @@ class Dial:
         self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._timer = loop.call_at(time.monotonic() + HANDSHAKE_S, lambda: self._fail("no answer came in time."))
-        error = self._sock.connect_ex((host, port))
-        if error not in (0, errno.EINPROGRESS):
+        try:
+            error = self._sock.connect_ex((host, port))
             reason = os.strerror(error)
+        except OSError as unknown:  # the name of the host
+            error, reason = -1, str(unknown.strerror)
+        if error not in (0, errno.EINPROGRESS):
             loop.call_at(time.monotonic(), lambda: self._fail(f"{reason}."))
             return
         # It speaks first: that it can be read, or has failed, is the next thing to happen.

@@ -227,13 +227,15 @@ class LeaseReclaim(Message, tag=23):
 
 
 class LeaseInfeasible(Message, tag=24):
-    """Daemon → owner: this machine can never serve that class (sent after a grace period); its demand is dropped."""
+    """Daemon → owner: no node can ever serve that class (sent after a grace period); its demand is dropped."""
 
     key: int
     asked: dict[str, float]
     total: dict[str, float]
     #: Set when workers for its environment could not be started: what went wrong.
     reason: str = ""
+    #: Set when no node of the cluster can serve it: why.
+    nowhere: str = ""
 
 
 class LeaseStarted(Message, tag=25):
@@ -320,6 +322,13 @@ class Pin(Message, tag=45):
     ids: list[bytes]
     #: Where each of them lies; empty if all were made on this node.
     places: list[int] = []
+
+
+class Prefetch(Message, tag=49):
+    """Process → daemon: I shall read these soon; bring them from the nodes where they lie. No reply."""
+
+    ids: list[bytes]
+    places: list[int]
 
 
 class Pinned(Message, tag=46):
@@ -602,10 +611,10 @@ class Taken(Message, tag=112):
 AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
     Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Capacity, Query,
     Answer, CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted,
-    Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Pinned, Unpin, Free, Define, Undefine,
-    Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched, Borrow,
-    Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded, LeaveActor,
-    WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, Taken,
+    Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Prefetch, Pinned, Unpin, Free, Define,
+    Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched,
+    Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded,
+    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, Taken,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

@@ -78,7 +78,9 @@ class Peers:
         send_to_daemon: Callable[[Message], None],
         on_dead: Callable[[Peer], None],
         before_send: Callable[[], None],
+        cut: Callable[[Channel], None],
     ) -> None:
+        self._cut = cut
         self._send_to_daemon = send_to_daemon
         self._before_send = before_send
         self._on_dead = on_dead
@@ -122,6 +124,9 @@ class Peers:
         if peer is None:
             return
         peer.gone = message
+        if message.node_lost and peer.channel is not None and not peer.ended:
+            self._cut(peer.channel)
+            peer.ended = True
         if peer.channel is None or peer.ended:
             self._bury(peer)
 

@@ -84,7 +84,7 @@ class Runtime:
         self.lock = self.loop.lock
         self._control = Channel(control, carries_fds=True, name="daemon")
         self._seals = Seals(self._control.send)
-        self.peers = Peers(self.send, self._on_peer_dead, self._seals.say)
+        self.peers = Peers(self.send, self._on_peer_dead, self._seals.say, self.loop.remove)
         self.submitter = Submitter(self)
         self.borrowing = Borrowing(self)
         self.streams = Streams(self)

@@ -40,6 +40,7 @@ from skate._wire.messages import (
 from skate._worker.calls import Lease, SchedulingClass
 from skate._worker.peers import Peer
 from skate.exceptions import (
+    NodeDiedError,
     OutOfMemoryError,
     RuntimeEnvSetupError,
     TaskCancelledError,
@@ -257,7 +258,9 @@ class Submitter:
             if message.reason:
                 error = RuntimeEnvSetupError(task_name=entry.call.name, reason=message.reason)
             else:
-                error = TaskUnschedulableError(name=entry.call.name, asked=message.asked, available=message.total)
+                error = TaskUnschedulableError(
+                    name=entry.call.name, asked=message.asked, available=message.total, reason=message.nowhere
+                )
             self.fail(task.id, entry, error)
 
     # -- back ---------------------------------------------------------------------------------------------------
@@ -468,9 +471,11 @@ class Submitter:
         """Its tasks start again elsewhere; the one that it was in is charged a retry."""
         self._forget(lease)
         again: list[Task] = []
+        # If its whole node is gone, nobody knows what it was in: the first, or one behind it if that had just ended.
+        running = next(iter(lease.inflight), b"") if gone.node_lost else gone.running
         for id, task in lease.inflight.items():
             entry = self._table.entries[id]
-            if id != gone.running:
+            if id != running and not (gone.node_lost and not self.retries_left(entry)):
                 again.append(task)
                 continue
             cancelled = entry.pending is not None and entry.pending.cancelled
@@ -501,6 +506,8 @@ class Submitter:
                 retries_used=used,
                 max_retries=entry.call.max_retries,
             )
+        if gone.node_lost:
+            return NodeDiedError(f"{entry.call.name}() was lost, and has no retries left: {gone.reason}")
         code = gone.exit_code
         return WorkerCrashedError(
             task_name=entry.call.name,

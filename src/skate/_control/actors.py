@@ -1,0 +1,221 @@
+"""The actors of a cluster: carries messages to the table of actors, and its commands to nodes, workers and callers.
+
+For a node that is alone it runs in the node's daemon, otherwise in the control service; the difference is in `Outside`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Protocol
+
+from skate._core import actors as core
+from skate._core.ids import node_of
+from skate._core.task import ActorInfo, Death
+from skate._wire import messages as wire
+
+
+class Outside(Protocol):
+    """How the actors reach processes and nodes."""
+
+    def send(self, process_id: bytes, message: wire.Message) -> None:
+        """To a process; if it is gone, nobody misses it."""
+
+    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+        """Find a worker for it. Answer: `granted`, or `infeasible`."""
+
+    def unplace(self, actor: bytes) -> None:
+        """It needs no worker any more. One that is granted all the same is refused."""
+
+    def kill(self, process_id: bytes, reason: str) -> None:
+        """End a worker."""
+
+    def call_later(self, seconds: float, action: Any) -> None: ...
+
+    def lives(self, process_id: bytes) -> bool:
+        """Whether it is not known to be dead. If it is not known at all, it will be, or `process_died` is called."""
+
+    def outlives_drivers(self) -> None:
+        """There is a detached actor."""
+
+
+class ActorService:
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self.table = core.ActorTable()
+        #: What a worker needs to become the actor; for those that are not dead.
+        self._creations: dict[bytes, wire.CreateActor] = {}
+        #: Deaths when that was last tidied up.
+        self._deaths = 0
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def handle(self, process_id: bytes, message: wire.Message) -> None:
+        HANDLERS[type(message)](self, process_id, message)
+
+    def _on_register(self, process_id: bytes, message: wire.RegisterActor) -> None:
+        answer: dict[str, Any] = {"taken": False}
+        if message.info.detached:
+            self._outside.outlives_drivers()
+        try:
+            self._do(self.table.register(message.actor, process_id, message.info))
+        except core.NameTaken as error:
+            answer = {"taken": True, **self._describe(error.holder)}
+        if message.request:
+            self._outside.send(process_id, wire.Answer(message.request, answer))
+
+    def _on_create(self, process_id: bytes, message: wire.CreateActor) -> None:
+        actor = self.table.actors.get(message.actor)
+        if actor is not None and actor.state == core.WAITING:
+            self._creations[message.actor] = message
+            self._do(self.table.created(message.actor))
+
+    def _on_started(self, process_id: bytes, message: wire.ActorStarted) -> None:
+        self._do(self.table.started(process_id))
+
+    def _on_ended(self, process_id: bytes, message: wire.ActorEnded) -> None:
+        self._do(self.table.ended(process_id, message.death))
+
+    def _on_watch(self, process_id: bytes, message: wire.WatchActor) -> None:
+        known = message.actor in self.table.actors
+        owner_lives = known or self._outside.lives(message.owner)
+        self._do(self.table.watch(message.actor, process_id, message.owner, owner_lives=owner_lives))
+
+    def _on_unwatch(self, process_id: bytes, message: wire.UnwatchActor) -> None:
+        self.table.unwatch(message.actor, process_id)
+
+    def _on_kill(self, process_id: bytes, message: wire.KillActor) -> None:
+        if message.failure is not None:
+            death = Death("arguments", "an argument of its creation is an error.", failure=message.failure)
+        else:
+            death = Death("kill", f"skate.kill() was called by {message.by}.")
+        self._do(self.table.kill(message.actor, death, no_restart=message.no_restart))
+
+    def _on_drop(self, process_id: bytes, message: wire.DropActor) -> None:
+        self._do(self.table.drop(message.actor, process_id))
+
+    def _on_find(self, process_id: bytes, message: wire.FindActor) -> None:
+        actor = self.table.named(message.namespace, message.name)
+        answer = None if actor is None else self._describe(actor)
+        self._outside.send(process_id, wire.Answer(message.request, answer))
+
+    @staticmethod
+    def _describe(actor: core.Actor) -> dict[str, Any]:
+        """What it takes to make a handle."""
+        return {"actor": actor.id, "owner": b"" if actor.info.detached else actor.owner, "about": actor.info.about}
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def granted(self, id: bytes, worker: bytes, pid: int) -> None:
+        if self.is_looking(id):
+            self._do(self.table.granted(id, worker, pid))
+        else:
+            self._outside.kill(worker, "the actor that it was for does not need it any more")
+
+    def infeasible(self, id: bytes, death: Death) -> None:
+        self._do(self.table.infeasible(id, death))
+
+    def process_died(self, gone: wire.PeerGone) -> None:
+        self._do(self.table.process_died(gone.process_id, death_of(gone)))
+
+    def node_died(self, node: int, reason: str) -> None:
+        """All processes of that node are gone."""
+        lost = {id for actor in self.table.actors.values() for id in (actor.worker, actor.owner, *actor.watchers)}
+        for id in sorted(lost):
+            if id and node_of(id) == node:
+                self._do(self.table.process_died(id, Death("crash", f"its node is gone: {reason}")))
+
+    def is_looking(self, id: bytes) -> bool:
+        """Whether it waits for a worker."""
+        actor = self.table.actors.get(id)
+        return actor is not None and actor.state == core.PENDING
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _do(self, commands: list[core.Command]) -> None:
+        for command in commands:
+            match command:
+                case core.Tell(process, actor):
+                    self._outside.send(process, self._state_of(actor))
+                case core.FindWorker(actor, pause_s):
+                    if pause_s:
+                        self._outside.call_later(pause_s, functools.partial(self._place, actor))
+                    else:
+                        self._place(actor)
+                case core.StopLooking(actor):
+                    self._outside.unplace(actor)
+                case core.Start(actor, worker):
+                    record = self.table.actors[actor]
+                    start = wire.StartActor(self._creations[actor], record.info, record.owner, record.lives)
+                    self._outside.send(worker, start)
+                case core.Leave(worker):
+                    self._outside.send(worker, wire.LeaveActor())
+                case core.Kill(worker, reason):
+                    self._outside.kill(worker, reason)
+        if self.table.deaths != self._deaths:
+            self._deaths = self.table.deaths
+            self._creations = {id: made for id, made in self._creations.items() if self.table.is_living(id)}
+
+    def _place(self, actor: bytes) -> None:
+        if self.is_looking(actor):
+            record = self.table.actors[actor]
+            self._outside.place(actor, record.owner, record.info)
+
+    def _state_of(self, id: bytes) -> wire.ActorState:
+        actor = self.table.actors.get(id)
+        if actor is None:
+            death = Death("owner", "the process that created it is gone, or it is dead for so long that nobody knows.")
+            return wire.ActorState(id, core.DEAD, 0, b"", death)
+        return wire.ActorState(id, actor.state, actor.lives, actor.worker, actor.death)
+
+    def has_detached(self) -> bool:
+        return any(actor.info.detached and actor.state != core.DEAD for actor in self.table.actors.values())
+
+    # -- looking inside -----------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "actor_id": actor.id,
+                "class_name": actor.info.class_name,
+                "name": actor.info.name,
+                "namespace": actor.info.namespace,
+                "state": actor.state,
+                "pid": actor.pid,
+                "node": node_of(actor.worker) if actor.worker else None,
+                "restarts": actor.restarts,
+                "detached": actor.info.detached,
+                "reason": actor.death.reason if actor.death is not None else "",
+            }
+            for actor in self.table.actors.values()
+        ]
+
+
+HANDLERS: dict[type, Any] = {
+    wire.RegisterActor: ActorService._on_register,
+    wire.CreateActor: ActorService._on_create,
+    wire.ActorStarted: ActorService._on_started,
+    wire.ActorEnded: ActorService._on_ended,
+    wire.WatchActor: ActorService._on_watch,
+    wire.UnwatchActor: ActorService._on_unwatch,
+    wire.KillActor: ActorService._on_kill,
+    wire.DropActor: ActorService._on_drop,
+    wire.FindActor: ActorService._on_find,
+}
+
+
+def death_of(gone: wire.PeerGone) -> Death:
+    if gone.reason.startswith("memory"):
+        return Death("memory", gone.reason, gone.stderr)
+    if gone.node_lost:
+        return Death("crash", gone.reason)
+    code = gone.exit_code
+    how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+    if code < 0:
+        import signal
+
+        try:
+            how += f" ({signal.Signals(-code).name})"
+        except ValueError:
+            pass
+    why = f": {gone.reason}" if gone.reason else "."
+    return Death("crash", f"its process, pid {gone.pid}, {how}{why}", gone.stderr)

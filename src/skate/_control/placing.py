@@ -1,0 +1,111 @@
+"""Actors that wait for a worker somewhere in the cluster: which node is asked, and what if that was the wrong one.
+
+Owns:      which node was asked to find a worker for which actor, and those that no node could ever run.
+Knows not: what an actor is otherwise; see `actors.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from skate._core.placement import NodeView, Nowhere, Request, choose
+from skate._core.resources import to_floats, to_units
+from skate._core.task import ActorInfo, Death
+
+#: One that waits for so long is asked of another node, if that has room at once.
+MOVE_AFTER_S = 1.0
+#: What nobody can run may wait so long for a node that can.
+NOWHERE_GRACE_S = 10.0
+
+
+class Waiting(msgspec.Struct):
+    owner: bytes
+    info: ActorInfo
+    since: float
+    #: The node that was asked; empty if none can run it.
+    node: bytes = b""
+
+
+class Placing:
+    def __init__(
+        self,
+        ask: Callable[[bytes, bytes, bytes, ActorInfo], None],
+        withdraw: Callable[[bytes, bytes], None],
+        give_up: Callable[[bytes, Death], None],
+    ) -> None:
+        """ask(node, actor, owner, info), withdraw(node, actor), give_up(actor, why)."""
+        self._ask = ask
+        self._withdraw = withdraw
+        self._give_up = give_up
+        self.waiting: dict[bytes, Waiting] = {}
+
+    def place(self, actor: bytes, owner: bytes, info: ActorInfo, nodes: Iterable[NodeView], now: float) -> None:
+        waiting = self.waiting[actor] = Waiting(owner, info, now)
+        self._choose(actor, waiting, list(nodes))
+
+    def _choose(self, actor: bytes, waiting: Waiting, nodes: list[NodeView]) -> None:
+        chosen = choose(_request(waiting.info), nodes)
+        if isinstance(chosen, Nowhere):
+            waiting.node = b""
+            return
+        waiting.node = chosen.id
+        chosen.queued += 1  # until its next report
+        self._ask(chosen.id, actor, waiting.owner, waiting.info)
+
+    def unplace(self, actor: bytes) -> None:
+        waiting = self.waiting.pop(actor, None)
+        if waiting is not None and waiting.node:
+            self._withdraw(waiting.node, actor)
+
+    def is_expected(self, actor: bytes, node: bytes) -> bool:
+        """A node has found a worker. False: another one was asked meanwhile."""
+        waiting = self.waiting.get(actor)
+        if waiting is None or waiting.node != node:
+            return False
+        del self.waiting[actor]
+        return True
+
+    def node_died(self, node: bytes, nodes: Iterable[NodeView]) -> None:
+        living = list(nodes)
+        for actor, waiting in list(self.waiting.items()):
+            if waiting.node == node:
+                self._choose(actor, waiting, living)
+
+    def look(self, nodes: Iterable[NodeView], now: float) -> None:
+        """Nodes have changed, or time has passed."""
+        living = list(nodes)
+        for actor, waiting in list(self.waiting.items()):
+            if not waiting.node:
+                self._choose(actor, waiting, living)
+                if not waiting.node and now >= waiting.since + NOWHERE_GRACE_S:
+                    del self.waiting[actor]
+                    self._give_up(actor, _nowhere(waiting.info, living))
+            elif now >= waiting.since + MOVE_AFTER_S:
+                self._move(actor, waiting, living, now)
+
+    def _move(self, actor: bytes, waiting: Waiting, nodes: list[NodeView], now: float) -> None:
+        request = _request(waiting.info)
+        here = next((node for node in nodes if node.id == waiting.node), None)
+        if here is not None and here.fits(request.needs):
+            return
+        free = [node for node in nodes if node.fits(request.needs) and node.id != waiting.node]
+        if free and not isinstance(choose(request, free), Nowhere):
+            self._withdraw(waiting.node, actor)
+            waiting.since = now
+            self._choose(actor, waiting, free)
+
+
+def _request(info: ActorInfo) -> Request:
+    return Request(needs=to_units(info.to_place or info.resources))
+
+
+def _nowhere(info: ActorInfo, nodes: list[NodeView]) -> Death:
+    chosen = choose(_request(info), nodes)
+    reason = chosen.reason if isinstance(chosen, Nowhere) else ""
+    most: dict[str, int] = {}
+    for node in nodes:
+        for name, amount in node.total.items():
+            most[name] = max(most.get(name, 0), amount)
+    return Death("infeasible", reason, asked=info.to_place or info.resources, total=to_floats(most))

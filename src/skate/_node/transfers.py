@@ -1,0 +1,517 @@
+"""Objects between this node and others: what is wanted here is brought, what is wanted there is served.
+
+    a process ──Pin of what lies elsewhere──▶ Transfers ──▶ Pulls (decides; pure)
+                                                 │ Locate ──▶ control service: from whom?
+                                                 │ AskChunk ──▶ that node ══chunks══▶ Inlet, into the arena
+                                                 └ sealed; the Pin goes on to the store as if it had been here all along
+
+    another node ──AskChunk──▶ Transfers: pinned here, or on its own way here ──▶ Outlet ══chunks══▶ that node
+
+A copy belongs to this module, under a name of its own among the store's processes, until the control service says that
+its object is gone. Who made an object is told once somebody asks for it (Tracked), and tells when it is freed.
+
+Owns:      pulls, the connections that carry chunks, and which objects of this node others know of.
+Knows not: which chunk comes next, or from whom; see `_core/pulls.py` and `_core/locations.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from skate._core import pulls as core
+from skate._core.ids import NODE_BYTES, node_at, node_of, size_at
+from skate._node.courier import Done, Inlet, Outlet
+from skate._wire import cluster
+from skate._wire import messages as wire
+from skate._wire.link import Link
+
+if TYPE_CHECKING:
+    from skate._node.daemon import Daemon
+    from skate._node.neighbours import Neighbours
+
+
+#: An object that others know of, and this node does not, is taken to be freed after this time.
+SEAL_GRACE_S = 10.0
+
+
+class Chunk:
+    """A chunk that is on its way here."""
+
+    __slots__ = ("index", "object", "room", "source", "wanted")
+
+    def __init__(self, object: bytes, index: int, source: bytes, room: int) -> None:
+        self.object = object
+        self.index = index
+        self.source = source
+        self.room = room
+        #: Its pull still wants it.
+        self.wanted = True
+
+
+class Room:
+    """Space in the arena for an object that is coming."""
+
+    __slots__ = ("busy", "given_up", "object", "offset", "size")
+
+    def __init__(self, object: bytes, size: int) -> None:
+        self.object = object
+        self.size = size
+        self.offset = -1
+        #: Chunks that may still be written into it.
+        self.busy = 0
+        self.given_up = False
+
+
+class Serving:
+    """An object of this node that others pull."""
+
+    def __init__(self) -> None:
+        self.nodes: set[int] = set()
+        #: -1 until it is pinned.
+        self.offset = -1
+        self.size = 0
+        #: What was asked for before it was: (node, start, size, tag).
+        self.waiting: list[tuple[int, int, int, int]] = []
+
+
+class Transfers:
+    def __init__(self, daemon: Daemon, neighbours: Neighbours) -> None:
+        self._daemon = daemon
+        self._neighbours = neighbours
+        self._pulls = core.Pulls(daemon.config.object_store_memory)
+        prefix = daemon.node_id[:NODE_BYTES]
+        #: Names among the processes of the store: whose copies are, who pins what is served, who says "not here".
+        self.keeper, self._server, self._nobody = prefix + b"-copies-", prefix + b"-serves-", prefix + b"-nobody-"
+        self._places: dict[bytes, int] = {}
+        self._rooms: dict[int, Room] = {}
+        self._room_of: dict[bytes, int] = {}
+        #: Nodes that an object was asked of.
+        self._asked_of: dict[bytes, set[int]] = {}
+        #: Nodes that were sent chunks of an object that was on its own way here.
+        self._passed_on: dict[bytes, set[int]] = {}
+        #: Rooms that such chunks are read from until they are sent, by node and tag.
+        self._sends: dict[tuple[int, int], int] = {}
+        #: Pins that wait for objects: what each still lacks.
+        self._pins: dict[tuple[bytes, int], tuple[wire.Pin, set[bytes]]] = {}
+        self._inlets: dict[int, Inlet] = {}
+        self._opening: dict[int, Link] = {}
+        self._unasked: dict[int, list[cluster.AskChunk]] = {}
+        self._chunks: dict[int, Chunk] = {}
+        self._tags = itertools.count(1)
+        self._outlets: dict[int, Outlet] = {}
+        self._unsent: dict[int, list[tuple[int, int, int]]] = {}
+        self._serving: dict[bytes, Serving] = {}
+        self._pin_requests: dict[int, bytes] = {}
+        self._numbers = itertools.count(1)
+        #: Chunks that others asked for before they were here: (node, start, size, tag), by object and chunk.
+        self._awaited: dict[tuple[bytes, int], list[tuple[int, int, int, int]]] = {}
+        #: Objects made here that the control service knows of.
+        self._tracked: set[bytes] = set()
+        #: From couriers' threads: (node, received?, tags or None).
+        self._reports: deque[tuple[int, object, list[int] | None]] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        daemon.loop.watch(self._wake_fd, self._on_wake)
+
+    # -- wanting ------------------------------------------------------------------------------------------------------
+
+    def on_pin(self, process_id: bytes, message: wire.Pin) -> bool:
+        """Whether the pin waits here, because something of it lies elsewhere."""
+        missing = self._want(process_id, message.ids, message.places, core.NOW)
+        if not missing:
+            return False
+        self._pins[process_id, message.request] = (message, missing)
+        self._do(self._commands)
+        return True
+
+    def on_prefetch(self, process_id: bytes, message: wire.Prefetch) -> None:
+        if self._want(process_id, message.ids, message.places, core.SOON):
+            self._do(self._commands)
+
+    def _want(self, process_id: bytes, ids: list[bytes], places: list[int], urgency: int) -> set[bytes]:
+        """Those that are not here; what is to be done about them is in `_commands`."""
+        missing = set()
+        self._commands: list[core.Command] = []
+        for id, place in zip(ids, places):
+            if node_at(place) != self._daemon.number and not self._daemon.store.has(id):
+                missing.add(id)
+                self._places[id] = place
+                self._commands += self._pulls.want(id, size_at(place), process_id, urgency)
+        return missing
+
+    def on_process_died(self, process_id: bytes) -> None:
+        for key in [key for key in self._pins if key[0] == process_id]:
+            del self._pins[key]
+        self._do(self._pulls.forget_all(process_id))
+        self.sweep()
+
+    def _settle(self, object: bytes) -> None:
+        """It is here, or cannot be had: pins that lack nothing else go on."""
+        for key, (message, missing) in list(self._pins.items()):
+            missing.discard(object)
+            if not missing:
+                del self._pins[key]
+                self._daemon.store.handle(key[0], message, time.monotonic())
+
+    def _do(self, commands: list[core.Command]) -> None:
+        for command in commands:
+            match command:
+                case core.Reserve(room, object, size):
+                    self._rooms[room] = Room(object, size)
+                    self._room_of[object] = room
+                    self._daemon.store.handle(self.keeper, wire.Allocate(room, size), time.monotonic())
+                case core.Locate(object):
+                    self._neighbours.tell_control(cluster.Locate(object, self._places[object]))
+                case core.Ask(source, object, chunk):
+                    self._ask(source, object, chunk)
+                case core.Arrived(object):
+                    self._on_arrived(object)
+                case core.Unavailable(object):
+                    self._places.pop(object, None)
+                    self._daemon.store.handle(self._nobody, wire.Free([object]), time.monotonic())
+                    self._settle(object)
+                case core.FreeRoom(room):
+                    self._give_up(room)
+
+    def on_store_reply(self, process_id: bytes, message: wire.Message) -> None:
+        """From the store, to one of our names in it."""
+        match message:
+            case wire.Allocated(number, offset, _):
+                room = self._rooms[number]
+                room.offset = offset
+                self._do(self._pulls.reserved(number, room.object, ok=True))
+            case wire.StoreFull(number) if process_id == self.keeper:
+                room = self._rooms.pop(number)
+                self._do(self._pulls.reserved(number, room.object, ok=False))
+            case wire.Pinned(number, [(offset, size)]):
+                self._on_pinned(self._pin_requests.pop(number), offset, size)
+            case wire.StoreFull(number):
+                self._on_pinned(self._pin_requests.pop(number), -1, 0)
+
+    def on_located(self, message: cluster.Located) -> None:
+        member = self._neighbours.members.get(message.source)
+        source = member.view.id if member is not None else None
+        self._do(self._pulls.located(message.object, source))
+
+    def _on_arrived(self, object: bytes) -> None:
+        number = self._room_of.pop(object)
+        room = self._rooms.pop(number)
+        self._places.pop(object, None)
+        seal = wire.Seal([(object, self.keeper, room.offset, room.size)])
+        self._daemon.store.handle(self.keeper, seal, time.monotonic())
+        passed_on = self._passed_on.pop(object, None)
+        if passed_on is not None:  # they may still want the rest, and what was sent may still be read
+            self._begin_serving(object).nodes |= passed_on
+        self._neighbours.tell_control(cluster.CopyStored(object))
+        self._tell_sources(object)
+        self._settle(object)
+
+    def _tell_sources(self, object: bytes) -> None:
+        for node in self._asked_of.pop(object, ()):
+            self._neighbours.send(node, cluster.DoneWith(object))
+
+    def _give_up(self, number: int) -> None:
+        """The room goes back to the store as soon as nobody writes into it."""
+        room = self._rooms[number]
+        room.given_up = True
+        if self._room_of.get(room.object) == number:
+            del self._room_of[room.object]
+            self._passed_on.pop(room.object, None)
+            self._neighbours.tell_control(cluster.CopyDropped(room.object))
+            self._tell_sources(room.object)
+            self._refuse_awaited(room.object)
+        for tag, chunk in list(self._chunks.items()):
+            if chunk.room == number and chunk.wanted:
+                chunk.wanted = False
+                inlet = self._inlets.get(node_of(chunk.source))
+                if inlet is None or inlet.forget(tag):
+                    del self._chunks[tag]
+                    room.busy -= 1
+        self._return_if_idle(number)
+
+    def _return_if_idle(self, number: int) -> None:
+        room = self._rooms.get(number)
+        if room is not None and room.given_up and not room.busy and number not in self._sends.values():
+            del self._rooms[number]
+            if room.offset >= 0:
+                space = wire.ReturnSpace(room.offset, room.size)
+                self._daemon.store.handle(self.keeper, space, time.monotonic())
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, source: bytes, object: bytes, index: int) -> None:
+        number = self._room_of[object]
+        room = self._rooms[number]
+        node = node_of(source)
+        start = index * core.CHUNK_BYTES
+        tag = next(self._tags)
+        self._chunks[tag] = Chunk(object, index, source, number)
+        self._asked_of.setdefault(object, set()).add(node)
+        room.busy += 1
+        ask = cluster.AskChunk(object, start, min(core.CHUNK_BYTES, room.size - start), tag)
+        if node in self._inlets:
+            self._send_ask(node, ask)
+        else:
+            self._unasked.setdefault(node, []).append(ask)
+            self._open_inlet(node)
+
+    def _send_ask(self, node: int, ask: cluster.AskChunk) -> None:
+        room = self._rooms[self._chunks[ask.tag].room]
+        self._inlets[node].expect(ask.tag, room.offset + ask.start, ask.size)
+        self._neighbours.send(node, ask)
+
+    def _open_inlet(self, node: int) -> None:
+        if node in self._opening:
+            return
+        member = self._neighbours.members.get(node)
+        if member is None:
+            self._source_failed(node)
+            return
+
+        def on_message(link: Link, message: object) -> None:
+            if not isinstance(message, cluster.TransferOpened):
+                raise ValueError(f"{type(message).__name__} came instead of TransferOpened")
+            del self._opening[node]
+            done = self._on_done(node, Inlet)
+            self._inlets[node] = Inlet(link.hand_over(), self._daemon.store.view, done)
+            for ask in self._unasked.pop(node, []):
+                if ask.tag in self._chunks and self._chunks[ask.tag].wanted:
+                    self._send_ask(node, ask)
+                else:
+                    self._forget_chunk(ask.tag)
+
+        def on_lost(link: Link, why: str) -> None:
+            if self._opening.pop(node, None) is link:
+                self._source_failed(node)
+
+        link = self._opening[node] = Link(self._daemon.loop, on_message, on_lost, name="transfer", one_by_one=True)
+        link.send(cluster.OpenTransfer(self._daemon.node_id))
+        link.connect(member.host, member.port, self._neighbours.token)
+
+    def _on_received(self, tag: int) -> None:
+        chunk = self._chunks.get(tag)
+        if chunk is None:
+            return
+        wanted, object, index = chunk.wanted, chunk.object, chunk.index
+        number = chunk.room
+        self._forget_chunk(tag)
+        if wanted and self._room_of.get(object) == number:
+            for ask in self._awaited.pop((object, index), []):
+                self._send_part(object, *ask)
+            self._do(self._pulls.received(object, index, chunk.source))
+
+    def _forget_chunk(self, tag: int) -> None:
+        chunk = self._chunks.pop(tag, None)
+        if chunk is not None:
+            room = self._rooms.get(chunk.room)
+            if room is not None:
+                room.busy -= 1
+                self._return_if_idle(chunk.room)
+
+    def _source_failed(self, node: int) -> None:
+        """Nothing more comes from there over this connection. What was asked is asked of others, or again."""
+        self._unasked.pop(node, None)
+        lost = [(tag, chunk) for tag, chunk in self._chunks.items() if node_of(chunk.source) == node]
+        objects = {chunk.object: chunk.source for _, chunk in lost if chunk.wanted}
+        for tag, _ in lost:
+            self._forget_chunk(tag)
+        for object, source in objects.items():
+            self._do(self._pulls.failed(object, source))
+
+    def on_chunk_failed(self, node: int, message: cluster.ChunkFailed) -> None:
+        """The source has it no more."""
+        chunk = self._chunks.get(message.tag)
+        if chunk is None:
+            return
+        for tag, other in list(self._chunks.items()):
+            if other.object == chunk.object and other.source == chunk.source:
+                inlet = self._inlets.get(node)
+                other.wanted = False
+                if tag == message.tag or inlet is None or inlet.forget(tag):
+                    if tag == message.tag and inlet is not None:
+                        inlet.forget(tag)
+                    self._forget_chunk(tag)
+        self._do(self._pulls.failed(chunk.object, chunk.source))
+
+    # -- serving ------------------------------------------------------------------------------------------------------
+
+    def on_opened(self, node_id: bytes, sock: socket.socket) -> None:
+        """Another node has made a connection to have chunks sent over."""
+        node = node_of(node_id)
+        old = self._outlets.pop(node, None)
+        if old is not None:
+            old.close()
+        outlet = self._outlets[node] = Outlet(sock, self._daemon.store.fd, self._on_done(node, Outlet))
+        for tag, offset, size in self._unsent.pop(node, []):
+            outlet.send(tag, offset, size)
+
+    def on_ask_chunk(self, node: int, message: cluster.AskChunk) -> None:
+        object = message.object
+        ask = (node, message.start, message.size, message.tag)
+        if object in self._room_of:  # it is on its own way here
+            index = message.start // core.CHUNK_BYTES
+            if self._pulls.can_serve(object, index):
+                self._send_part(object, *ask)
+            else:
+                self._awaited.setdefault((object, index), []).append(ask)
+            return
+        serving = self._serving.get(object)
+        if serving is None:
+            serving = Serving()
+            serving.waiting.append(ask)
+            serving.nodes.add(node)
+            self._begin_serving(object, serving)
+            return
+        serving.nodes.add(node)
+        if serving.offset < 0:
+            serving.waiting.append(ask)
+        else:
+            self._send_part(object, *ask)
+
+    def _begin_serving(self, object: bytes, serving: Serving | None = None) -> Serving:
+        serving = self._serving[object] = serving or Serving()
+        number = next(self._numbers)
+        self._pin_requests[number] = object
+        self._daemon.store.handle(self._server, wire.Pin(number, [object]), time.monotonic())
+        return serving
+
+    def _on_pinned(self, object: bytes, offset: int, size: int) -> None:
+        serving = self._serving[object]
+        serving.offset, serving.size = offset, size
+        waiting, serving.waiting = serving.waiting, []
+        if offset < 0:
+            del self._serving[object]
+            for node, _start, _size, tag in waiting:
+                self._neighbours.send(node, cluster.ChunkFailed(object, tag))
+            return
+        for ask in waiting:
+            self._send_part(object, *ask)
+
+    def _send_part(self, object: bytes, node: int, start: int, size: int, tag: int) -> None:
+        number = self._room_of.get(object)
+        if number is not None:
+            offset, whole = self._rooms[number].offset, self._rooms[number].size
+            self._sends[node, tag] = number
+            self._passed_on.setdefault(object, set()).add(node)
+        else:
+            serving = self._serving.get(object)
+            if serving is None:
+                self._neighbours.send(node, cluster.ChunkFailed(object, tag))
+                return
+            offset, whole = serving.offset, serving.size
+        if start + size > whole:
+            raise ValueError(f"a chunk behind the end of {object.hex()} was asked for")
+        outlet = self._outlets.get(node)
+        if outlet is not None:
+            outlet.send(tag, offset + start, size)
+        else:
+            self._unsent.setdefault(node, []).append((tag, offset + start, size))
+
+    def on_done_with(self, node: int, message: cluster.DoneWith) -> None:
+        """That node pulls it no more."""
+        serving = self._serving.get(message.object)
+        if serving is not None:
+            serving.nodes.discard(node)
+            if not serving.nodes and serving.offset >= 0:
+                self._stop_serving(message.object)
+
+    def _stop_serving(self, object: bytes) -> None:
+        del self._serving[object]
+        self._daemon.store.handle(self._server, wire.Unpin([object]), time.monotonic())
+
+    def _refuse_awaited(self, object: bytes) -> None:
+        for key in [key for key in self._awaited if key[0] == object]:
+            for node, _start, _size, tag in self._awaited.pop(key):
+                self._neighbours.send(node, cluster.ChunkFailed(object, tag))
+
+    # -- couriers -----------------------------------------------------------------------------------------------------
+
+    def _on_done(self, node: int, kind: object) -> Done:
+        def done(tags: list[int] | None) -> None:
+            self._reports.append((node, kind, tags))
+            os.eventfd_write(self._wake_fd, 1)
+
+        return done
+
+    def _on_wake(self, events: int) -> None:
+        os.eventfd_read(self._wake_fd)
+        while self._reports:
+            node, kind, tags = self._reports.popleft()
+            if tags is not None:
+                for tag in tags:
+                    if kind is Inlet:
+                        self._on_received(tag)
+                    else:
+                        self._on_sent(node, tag)
+            elif kind is Inlet:
+                self._inlets.pop(node, None)
+                self._source_failed(node)
+            else:
+                self._outlets.pop(node, None)
+                self._node_asks_no_more(node)
+
+    def _on_sent(self, node: int, tag: int) -> None:
+        number = self._sends.pop((node, tag), None)
+        if number is not None:
+            self._return_if_idle(number)
+
+    def on_link_lost(self, node: int) -> None:
+        """What was asked over it may never have been heard."""
+        inlet = self._inlets.pop(node, None)
+        if inlet is not None:
+            inlet.close()
+        self._source_failed(node)
+
+    def on_node_gone(self, node: int) -> None:
+        self.on_link_lost(node)
+        opening = self._opening.pop(node, None)
+        if opening is not None:
+            opening.close()
+        outlet = self._outlets.pop(node, None)
+        if outlet is not None:
+            outlet.close()
+        self._node_asks_no_more(node)
+
+    def _node_asks_no_more(self, node: int) -> None:
+        self._unsent.pop(node, None)
+        for key in [key for key in self._sends if key[0] == node]:
+            self._on_sent(*key)
+        for nodes in self._passed_on.values():
+            nodes.discard(node)
+        for wanted, asks in list(self._awaited.items()):
+            self._awaited[wanted] = [ask for ask in asks if ask[0] != node]
+        for object, serving in list(self._serving.items()):
+            serving.waiting = [ask for ask in serving.waiting if ask[0] != node]
+            self.on_done_with(node, cluster.DoneWith(object))
+
+    # -- the ends of objects ------------------------------------------------------------------------------------------
+
+    def on_tracked(self, object: bytes) -> None:
+        """The control service knows of it, and wants to hear of its end."""
+        self._tracked.add(object)
+        if not self._daemon.store.has(object):  # it is gone, or its seal is on the way
+            self._daemon.loop.call_at(time.monotonic() + SEAL_GRACE_S, self.sweep)
+
+    def on_freed(self, ids: list[bytes]) -> None:
+        gone = self._tracked.intersection(ids)
+        if gone:
+            self._tracked -= gone
+            self._neighbours.tell_control(cluster.Freed(list(gone)))
+
+    def sweep(self) -> None:
+        """Tell of the ends of those that are gone."""
+        gone = [id for id in self._tracked if not self._daemon.store.has(id)]
+        if gone:
+            self._tracked.difference_update(gone)
+            self._neighbours.tell_control(cluster.Freed(gone))
+
+    def free_copies(self, ids: list[bytes]) -> None:
+        """Of objects whose own node is gone."""
+        self._neighbours.tell_control(cluster.Freed(ids))
+
+    def on_drop_copies(self, ids: list[bytes]) -> None:
+        self._daemon.store.handle(self.keeper, wire.Free(ids), time.monotonic())
