@@ -38,7 +38,7 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "TaskUnschedulableError": (
         {"name": "train", "asked": {"CPU": 8.0, "memory": 2**34}, "available": {"CPU": 2.0}},
-        ["train", "CPU 8", "memory 16.0 GiB", "CPU 2", "5 s"],
+        ["train", "CPU 8", "memory 16.0 GiB", "CPU 2"],
     ),
     "ActorUnschedulableError": (
         {"name": "Learner", "asked": {"GPU": 1.0}, "available": {"CPU": 2.0}},
