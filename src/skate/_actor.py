@@ -174,6 +174,7 @@ class ActorClass(Generic[T]):
             options.resources_to_place(),
             runtime.environment(options.runtime_env),
             about,
+            options.where(),
         )
         pause_s = 0.0
         while True:

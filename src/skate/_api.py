@@ -54,6 +54,7 @@ def init(
     num_cpus: float | None = None,
     num_gpus: int | None = None,
     resources: dict[str, float] | None = None,
+    labels: dict[str, str] | None = None,
     object_store_memory: int | None = None,
     namespace: str | None = None,
     log_to_driver: bool = True,
@@ -79,10 +80,12 @@ def init(
         >>> with skate.init():          # shuts down at the end of the block
         ...     skate.get(f.remote())
 
-    address: by default, or with "local", a node is started here, which ends with this program unless it has detached
-    actors; "auto" joins the newest node that is still there because it has some, and the "address" that `init`
-    returned there joins that one.
-    num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine.
+    address: with "local" a node is started here, which ends with this program unless it has detached actors. "auto"
+    joins the newest node that runs here: of a cluster (`skate start`), or one that is there because it has some; the
+    "address" that `init` returned there joins that one, and "host:port" the cluster whose head that is, through its
+    node on this machine. Without one, the environment variable SKATE_ADDRESS counts, and then "local".
+    num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine. labels: what they can
+    choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
     needed. spill_directory: where objects go that do not fit; by default the directory for temporary files.
     log_to_driver: whether what tasks print appears here.
@@ -99,6 +102,8 @@ def init(
                 "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
                 "the runtime that is there."
             )
+        if address is None:
+            address = os.environ.get("SKATE_ADDRESS") or None
         _check_init(
             address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, logging_level, ignored
         )
@@ -111,7 +116,7 @@ def init(
                 raise ValueError(f"init({name}={seconds!r}): it may be a number of seconds, 0 or more.")
         if not isinstance(log_to_driver, bool):
             raise TypeError(f"init(log_to_driver={log_to_driver!r}): it may be True or False.")
-        from skate._options import checked_text, task_options
+        from skate._options import checked_labels, checked_text, task_options
 
         namespace = checked_text("init", "namespace", "" if namespace is None else namespace)
         checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
@@ -124,6 +129,7 @@ def init(
             num_cpus=float(cpus),
             num_gpus=int(num_gpus or 0),
             resources=checked.resources,
+            labels=checked_labels(labels),
             memory=_memory,
             object_store_memory=int(object_store_memory or default_store_bytes()),
             spill_directory=directory,
@@ -195,7 +201,7 @@ def _check_init(
             "that do not fit into the store are spilled to disk."
         )
     known = {
-        "dashboard_host", "dashboard_port", "job_config", "labels", "local_mode", "logging_config", "allow_multiple",
+        "dashboard_host", "dashboard_port", "job_config", "local_mode", "logging_config", "allow_multiple",
     }  # fmt: skip
     for name in ignored:
         if not name.startswith("_") and name not in known:

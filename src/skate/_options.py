@@ -24,7 +24,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
+from skate._core.placement import ANYWHERE, Where
 from skate._core.resources import AMOUNT_MAX, PRECISION
+from skate.strategies import Strategy, selected
 
 #: The largest number that messages carry.
 WHOLE_MAX = 2**63 - 1
@@ -149,6 +151,14 @@ def checked_text(call: str, argument: str, value: object) -> str:
         raise type(reason)(f"{call}({argument}={_short(value)}): {reason}; it may be a string.") from None
 
 
+def checked_labels(value: object) -> dict[str, str]:
+    """Labels of a node."""
+    try:
+        return _texts({} if value is None else value)
+    except (TypeError, ValueError) as reason:
+        raise type(reason)(f"init(labels={_short(value)}): {reason}; it may be a dict of strings.") from None
+
+
 def _some_text(value: object) -> str:
     text = _text(value)
     if not text:
@@ -206,12 +216,18 @@ def _runtime_env(value: object) -> dict[str, dict[str, str]]:
     return {"env_vars": variables} if variables else {}
 
 
-def _strategy(value: object) -> Literal["DEFAULT", "SPREAD"]:
-    if value == "DEFAULT":
-        return "DEFAULT"
-    if value == "SPREAD":
-        return "SPREAD"
-    raise (ValueError if isinstance(value, str) else TypeError)("on one machine there are no other strategies")
+def _strategy(value: object) -> str | Strategy:
+    if isinstance(value, Strategy):
+        return value
+    if value in ("DEFAULT", "SPREAD"):
+        return str(value)
+    raise (ValueError if isinstance(value, str) else TypeError)("it is neither of these words, nor a strategy")
+
+
+def _label_selector(value: object) -> dict[str, str]:
+    selector = _texts(value)
+    selected(selector)
+    return selector
 
 
 def _lifetime(value: object) -> Literal["detached"] | None:
@@ -283,10 +299,16 @@ _RUNTIME_ENV = Rule(
     "environment variables of the process that runs it",
 )
 _SCHEDULING_STRATEGY = Rule(
-    _strategy, '"DEFAULT" or "SPREAD"', "how a node is chosen; with one machine both mean that one"
+    _strategy,
+    '"DEFAULT", "SPREAD" or one of skate.strategies',
+    "how a node is chosen: this one if it can, evenly over all, or as the strategy says",
 )
 _ACCELERATOR_TYPE = Rule(_text, "the name of an accelerator, a string", "the accelerator that its node should have")
-_LABEL_SELECTOR = Rule(_texts, "a dict from labels to strings", "labels that its node should have")
+_LABEL_SELECTOR = Rule(
+    _label_selector,
+    "a dict from labels to 'v', '!v', 'in(a, b)' or '!in(a, b)'",
+    "labels that its node must have, or must not",
+)
 _METADATA = Rule(_mapping, "a dict with strings for keys", "notes that libraries keep with it")
 _BACKPRESSURE = Rule(
     _at_least_1, "a whole number, 1 or more", "how many values a generator may be ahead of its reader before it waits"
@@ -321,7 +343,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     name: Annotated[str, Rule(_text, "a string", "what logs and tools call it; by default the function's name")] = ""
     runtime_env: Annotated[dict[str, dict[str, str]], _RUNTIME_ENV] = {}
-    scheduling_strategy: Annotated[Literal["DEFAULT", "SPREAD"], _SCHEDULING_STRATEGY] = "DEFAULT"
+    scheduling_strategy: Annotated[str | Strategy, _SCHEDULING_STRATEGY] = "DEFAULT"
     accelerator_type: Annotated[str, _ACCELERATOR_TYPE] = ""
     label_selector: Annotated[dict[str, str], _LABEL_SELECTOR] = {}
     enable_task_events: Annotated[bool, Rule(_flag, "True or False", "whether the timeline shows it")] = True
@@ -331,6 +353,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     def resources_needed(self) -> dict[str, float]:
         """All that the task holds while it runs, by the names that nodes use, without zeros."""
         return _by_node_names(self.num_cpus, self)
+
+    def where(self) -> Where | None:
+        """Where it wants to run."""
+        return _where(self)
 
 
 class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -401,7 +427,7 @@ class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = -1
     runtime_env: Annotated[dict[str, dict[str, str]], _RUNTIME_ENV] = {}
-    scheduling_strategy: Annotated[Literal["DEFAULT", "SPREAD"], _SCHEDULING_STRATEGY] = "DEFAULT"
+    scheduling_strategy: Annotated[str | Strategy, _SCHEDULING_STRATEGY] = "DEFAULT"
     accelerator_type: Annotated[str, _ACCELERATOR_TYPE] = ""
     label_selector: Annotated[dict[str, str], _LABEL_SELECTOR] = {}
     enable_task_events: Annotated[
@@ -429,6 +455,10 @@ class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
         than it has CPUs; but one that has no CPU free is not the place for another.
         """
         return _by_node_names(1.0 if self.num_cpus is None else self.num_cpus, self)
+
+    def where(self) -> Where | None:
+        """Where it wants to live."""
+        return _where(self)
 
 
 class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -458,6 +488,14 @@ class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
 def _by_node_names(cpus: float, options: TaskOptions | ActorOptions) -> dict[str, float]:
     amounts = {"CPU": cpus, "GPU": options.num_gpus, "memory": float(options.memory), **options.resources}
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _where(options: TaskOptions | ActorOptions) -> Where | None:
+    strategy = options.scheduling_strategy
+    where = strategy.where() if isinstance(strategy, Strategy) else Where(spread=strategy == "SPREAD")
+    if options.label_selector:
+        where = msgspec.structs.replace(where, required=(*where.required, *selected(options.label_selector)))
+    return None if where == ANYWHERE else where
 
 
 Options = TypeVar("Options", bound=TaskOptions | ActorOptions | MethodOptions)

@@ -103,11 +103,10 @@ class Cluster:
             num_gpus=num_gpus,
             resources=resources or {},
             memory=memory,
+            labels=labels or {},
             object_store_memory=object_store_memory,
             spill_directory="",
-            cluster=ClusterConfig(
-                control=self._control_address, token=self._token, host=LOOPBACK, name=node_name, labels=labels or {}
-            ),
+            cluster=ClusterConfig(control=self._control_address, token=self._token, host=LOOPBACK, name=node_name),
         )
         node = ClusterNode(*start_node(config))
         if self.head_node is None:

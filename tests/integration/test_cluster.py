@@ -251,3 +251,42 @@ def test_what_no_node_can_run_is_an_error_that_says_why() -> None:
         with pytest.raises(skate.exceptions.TaskUnschedulableError, match="no node has so much of lamp"):
             skate.get(node_id.options(resources={"lamp": 1}).remote())
         skate.shutdown()
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_goes_to_its_data(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1}, num_cpus=0)
+    def make() -> bytes:
+        return bytes(30_000_000)
+
+    @skate.remote
+    def where(data: bytes) -> str:
+        return skate.get_runtime_context().get_node_id()
+
+    far, near = make.remote(), skate.put(bytes(30_000_000))
+    skate.wait([far])
+    for _ in range(3):
+        assert skate.get(where.remote(far)) == cluster.worker_nodes[0].node_id
+        assert skate.get(where.remote(near)) == cluster.nodes[0].node_id
+    assert skate.get(node_id.remote()) == cluster.nodes[0].node_id, "tasks without data stay"
+
+
+def test_a_task_that_reads_data_elsewhere_can_be_cancelled(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1}, num_cpus=0)
+    def make() -> bytes:
+        return bytes(1_000_000)
+
+    @skate.remote
+    def hang(data: bytes) -> None:
+        time.sleep(60)
+
+    data = make.remote()
+    skate.wait([data])
+    refs = [hang.remote(data) for _ in range(10)]
+    for ref in reversed(refs):
+        skate.cancel(ref)
+    for ref in refs:
+        with pytest.raises(skate.exceptions.TaskCancelledError):
+            skate.get(ref)

@@ -36,7 +36,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 #: From the innermost layer outwards. A name is a package or a module directly under `skate`.
 LAYERS: list[set[str]] = [
     {"_core"},
-    {"exceptions", "_config", "_object_ref", "_options"},
+    {"exceptions", "_config", "_object_ref", "_options", "strategies"},
     {"_wire", "_serialize"},
     {"_store"},
     {"_control"},
@@ -44,7 +44,7 @@ LAYERS: list[set[str]] = [
 ]
 
 #: Packages that are built on Skate as any user could build them.
-LIBRARIES = {"cli", "dashboard", "rl", "serve", "train", "util"}
+LIBRARIES = {"dashboard", "rl", "serve", "train", "util"}
 
 #: What decisions may be made of: nothing here reads, writes, waits or knows the time.
 PURE = {

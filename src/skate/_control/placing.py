@@ -98,7 +98,7 @@ class Placing:
 
 
 def _request(info: ActorInfo) -> Request:
-    return Request(needs=to_units(info.to_place or info.resources))
+    return Request.of(to_units(info.to_place or info.resources), info.where)
 
 
 def _nowhere(info: ActorInfo, nodes: list[NodeView]) -> Death:
@@ -108,4 +108,4 @@ def _nowhere(info: ActorInfo, nodes: list[NodeView]) -> Death:
     for node in nodes:
         for name, amount in node.total.items():
             most[name] = max(most.get(name, 0), amount)
-    return Death("infeasible", reason, asked=info.to_place or info.resources, total=to_floats(most))
+    return Death("nowhere", reason, asked=info.to_place or info.resources, total=to_floats(most))

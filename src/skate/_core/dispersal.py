@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from skate._core.placement import NodeView, Nowhere, Request, choose, order
+from skate._core.placement import NodeView, Nowhere, Request, choose, order, wait_s
 from skate._core.policy_turns import Class
 
 #: How long a demand waits for this node alone.
@@ -133,7 +133,9 @@ def share_out(here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView]) -> d
         return choose(request, nodes.values())  # type: ignore[return-value]  # it says why
     if request.spread:
         return _one_by_one(request, count, ordered, wanted.asked)
-    if not away and can_stay:
+    if request.inputs:
+        return _by_wait(request, count, ordered, wanted.asked)
+    if can_stay:
         ordered = [home, *(node for node in ordered if node.id != here)]
     return _fill(request, count, ordered, wanted.asked)
 
@@ -157,6 +159,31 @@ def _fill(request: Request, count: int, ordered: Sequence[NodeView], asked: Mapp
     for node in ordered:
         give(node, slots(node.total, request.needs))
     give(ordered[0], SLOTS_MAX)
+    return shares
+
+
+def _by_wait(request: Request, count: int, nodes: Sequence[NodeView], asked: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Where the estimated wait is shortest, for each in turn: to bring the data may take longer than to stand in line."""
+    shares: dict[bytes, int] = {}
+    room = {node.id: slots(node.available, request.needs) for node in nodes}
+    for node in nodes:  # what will be granted soon stays where it is
+        kept = min(count, asked.get(node.id, 0), room[node.id])
+        if kept:
+            shares[node.id] = kept
+            count -= kept
+
+    def next_wait(node: NodeView) -> float:
+        """Of one more, if it asks there."""
+        behind = max(0, shares.get(node.id, 0) + 1 - room[node.id])
+        return wait_s(node, request) + behind * node.task_s
+
+    places = [(next_wait(node), rank) for rank, node in enumerate(nodes)]
+    heapq.heapify(places)
+    for _ in range(count):
+        _, rank = places[0]
+        node = nodes[rank]
+        shares[node.id] = shares.get(node.id, 0) + 1
+        heapq.heapreplace(places, (next_wait(node), rank))
     return shares
 
 

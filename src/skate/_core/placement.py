@@ -88,14 +88,38 @@ class Condition(msgspec.Struct, frozen=True):
         return there is not self.negated
 
 
+class Where(msgspec.Struct, frozen=True, array_like=True):
+    """What the one who submits a task, or creates an actor, wishes."""
+
+    spread: bool = False
+    affinity: Affinity | None = None
+    #: Labels that its node must have, and labels that it should have.
+    required: tuple[Condition, ...] = ()
+    preferred: tuple[Condition, ...] = ()
+
+
+ANYWHERE = Where()
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     needs: Amounts
     inputs: Sequence[Input] = ()
     spread: bool = False
     affinity: Affinity | None = None
-    #: Labels that its node must have, and labels that it should have.
     required: Sequence[Condition] = ()
     preferred: Sequence[Condition] = ()
+
+    @classmethod
+    def of(cls, needs: Amounts, where: Where | None, inputs: Sequence[Input] = ()) -> Request:
+        where = where or ANYWHERE
+        return cls(
+            needs=needs,
+            inputs=inputs,
+            spread=where.spread,
+            affinity=where.affinity,
+            required=where.required,
+            preferred=where.preferred,
+        )
 
 
 class Nowhere(msgspec.Struct, frozen=True):

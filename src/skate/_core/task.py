@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
+from skate._core.placement import Where
+
 
 class Failure(msgspec.Struct, array_like=True, gc=False):
     """A value that is an error: `payload` is what `_serialize.errors` packed."""
@@ -101,6 +103,8 @@ class ActorInfo(msgspec.Struct, array_like=True, gc=False):
     env: dict[str, str] = {}
     #: What a handle needs to know of the class: for those who find the actor by its name.
     about: bytes = b""
+    #: Where it wants to live.
+    where: Where | None = None
 
 
 class ActorSettings(msgspec.Struct, array_like=True, gc=False):
@@ -119,8 +123,8 @@ class ActorSettings(msgspec.Struct, array_like=True, gc=False):
 class Death(msgspec.Struct, array_like=True, gc=False):
     """Why an actor, or one of its lives, is over."""
 
-    #: "arguments", "init", "exit", "kill", "scope", "owner", "crash", "restarts", "memory" or
-    #: "infeasible".
+    #: "arguments", "init", "exit", "kill", "scope", "owner", "crash", "restarts", "memory", "infeasible" (for its
+    #: node) or "nowhere" (no node can run it).
     kind: str
     #: For people: a sentence.
     reason: str

@@ -7,6 +7,7 @@ local scheduler ◀── a demand for a worker ──┘   ▲      otherwise i
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from skate._control.actors import ActorService
 from skate._core import lease_events as leases
 from skate._core.ids import node_of
-from skate._core.resources import to_units
+from skate._core.placement import Nowhere, Request, choose
+from skate._core.resources import to_floats, to_units
 from skate._core.task import ActorInfo, Death
 from skate._wire import messages as wire
 
@@ -129,6 +131,16 @@ class Actors:
         self._daemon.send(process_id, message)
 
     def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+        if info.where is not None:
+            needs = to_units(info.to_place or info.resources)
+            chosen = choose(Request.of(needs, info.where), [self._daemon.view()])
+            if isinstance(chosen, Nowhere):
+                asked, total = to_floats(needs), to_floats(self._daemon.total)
+                death = Death("nowhere", chosen.reason, asked=asked, total=total)
+                assert self.service is not None
+                refuse = functools.partial(self.service.infeasible, actor, death)
+                self.call_later(self._daemon.config.infeasible_grace_s, refuse)
+                return
         process = self._daemon.processes.get(owner)
         self.find_worker(actor, info, process.namespace if process is not None else info.namespace)
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
-from skate._core.placement import NodeView
+from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
 from skate._core.resources import to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._node.actors import Actors
@@ -132,6 +132,9 @@ class Daemon:
             first_lease=place_of(self.number, 1),
         )
         self.demands = Demands(self)
+        #: How long tasks take that are submitted here, and how fast objects arrive: for those who choose a node.
+        self.task_s = Average(TASK_S_AT_FIRST)
+        self.bytes_per_s = Average(BYTES_PER_S_AT_FIRST)
         self._events: deque[leases.Event] = deque()
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
@@ -563,14 +566,15 @@ class Daemon:
     def view(self) -> NodeView:
         """This node, for the others."""
         pool = self.scheduler.pool
-        labels = self.config.cluster.labels if self.config.cluster is not None else {}
         queued = sum(demand.count for demand in self.scheduler.demands.values())
         return NodeView(
             id=self.node_id,
             total=self.total,
             available=dict(pool.available),
-            labels=labels,
+            labels=self.config.labels,
             queued=queued,
+            task_s=self.task_s.value,
+            bytes_per_s=self.bytes_per_s.value,
             store_bytes=self.config.object_store_memory,
             store_used_bytes=self.store.used_bytes,
         )

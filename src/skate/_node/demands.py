@@ -14,7 +14,7 @@ import msgspec
 from skate._core import lease_events as leases
 from skate._core.dispersal import SPILL_S, Changes, Dispersal
 from skate._core.ids import node_at, node_of
-from skate._core.placement import NodeView, Request
+from skate._core.placement import Input, NodeView, Request
 from skate._core.policy_turns import Class
 from skate._core.resources import Amounts, to_floats, to_units
 from skate._wire import messages as wire
@@ -34,12 +34,15 @@ class Demands:
 
     def on_demand(self, process_id: bytes, message: wire.LeaseDemand) -> None:
         """From a process of this node."""
-        if self._daemon.neighbours is None:
+        if self._daemon.neighbours is None and message.where is None:
             self.ask_here(process_id, message)
             return
+        if message.task_s:
+            self._daemon.task_s.learn(message.task_s)
         cls = (process_id, message.key)
         try:
-            request = Request(needs=to_units(message.resources))
+            inputs = [Input(size, frozenset(self._ids(nodes))) for size, nodes in message.inputs]
+            request = Request.of(to_units(message.resources), message.where, inputs)
         except ValueError:
             self.ask_here(process_id, message)  # it says what is wrong with them
             return
@@ -100,15 +103,10 @@ class Demands:
 
     def on_granted(self, process_id: bytes, message: wire.LeaseGranted) -> None:
         """To a process of this node, by whichever node."""
-        neighbours = self._daemon.neighbours
-        if neighbours is None:
-            return
-        node = node_at(message.lease)
-        member = neighbours.members.get(node)
-        node_id = self._daemon.node_id if node == neighbours.number else member.view.id if member is not None else b""
         cls = (process_id, message.key)
         if cls in self._messages:
-            self._carry_out(cls, self._dispersal.granted(cls, node_id))
+            node = self._ids([node_at(message.lease)])
+            self._carry_out(cls, self._dispersal.granted(cls, node[0] if node else b""))
 
     def on_news(self) -> None:
         """Nodes have joined, changed or gone."""
@@ -126,23 +124,26 @@ class Demands:
         self._dispersal.node_died(node_id)
         self.on_news()
 
+    def _ids(self, numbers: list[int]) -> list[bytes]:
+        known = [self._daemon.node_id] if self._daemon.number in numbers else []
+        others = self._daemon.neighbours.members if self._daemon.neighbours is not None else {}
+        return [*known, *(others[number].view.id for number in numbers if number in others)]
+
     def _views(self) -> dict[bytes, NodeView]:
-        neighbours = self._daemon.neighbours
-        assert neighbours is not None
         here = self._daemon.view()
-        return {here.id: here, **{member.view.id: member.view for member in neighbours.members.values()}}
+        others = self._daemon.neighbours.members.values() if self._daemon.neighbours is not None else ()
+        return {here.id: here, **{member.view.id: member.view for member in others}}
 
     def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls
         message = self._messages[cls]
-        neighbours = self._daemon.neighbours
-        assert neighbours is not None
         for node_id, count in changes.items():
             asked = msgspec.structs.replace(message, count=count)
             if node_id == self._daemon.node_id:
                 self.ask_here(process_id, asked)
             else:
-                neighbours.pass_on(process_id, node_of(node_id), asked)
+                assert self._daemon.neighbours is not None
+                self._daemon.neighbours.pass_on(process_id, node_of(node_id), asked)
         wanted = self._dispersal.wanted.get(cls)
         if wanted is None:
             self._messages.pop(cls, None)

@@ -28,7 +28,6 @@ class ClusterConfig(msgspec.Struct, kw_only=True):
     #: How others reach it, if that is not what it listens on.
     advertise: str = ""
     name: str = ""
-    labels: dict[str, str] = {}
 
 
 class NodeConfig(msgspec.Struct, kw_only=True):
@@ -46,6 +45,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     resources: dict[str, float] = {}
     #: Bytes of memory that tasks can reserve (`memory=`); None: what is available at the start.
     memory: int | None = None
+    #: What tasks and actors can choose it by.
+    labels: dict[str, str] = {}
     #: Size of the arena in bytes.
     object_store_memory: int
     #: Where objects go that do not fit into memory.

@@ -97,7 +97,7 @@ class Neighbours:
                 id=b"",
                 total=daemon.total,
                 available=daemon.total,
-                labels=config.labels,
+                labels=daemon.config.labels,
                 store_bytes=daemon.config.object_store_memory,
             ),
             config.advertise or listens,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from skate._node.neighbours import Neighbours
 
 
+#: From objects of at least this size it is learnt how fast they arrive.
+MEASURED_BYTES = 1 << 20
 #: An object that others know of, and this node does not, is taken to be freed after this time.
 SEAL_GRACE_S = 10.0
 
@@ -56,12 +58,13 @@ class Chunk:
 class Room:
     """Space in the arena for an object that is coming."""
 
-    __slots__ = ("busy", "given_up", "object", "offset", "size")
+    __slots__ = ("busy", "given_up", "object", "offset", "since", "size")
 
     def __init__(self, object: bytes, size: int) -> None:
         self.object = object
         self.size = size
         self.offset = -1
+        self.since = time.monotonic()
         #: Chunks that may still be written into it.
         self.busy = 0
         self.given_up = False
@@ -200,6 +203,8 @@ class Transfers:
     def _on_arrived(self, object: bytes) -> None:
         number = self._room_of.pop(object)
         room = self._rooms.pop(number)
+        if room.size >= MEASURED_BYTES:
+            self._daemon.bytes_per_s.learn(room.size / max(1e-6, time.monotonic() - room.since))
         self._places.pop(object, None)
         seal = wire.Seal([(object, self.keeper, room.offset, room.size)])
         self._daemon.store.handle(self.keeper, seal, time.monotonic())

@@ -19,6 +19,7 @@ from typing import Any, Union
 
 import msgspec
 
+from skate._core.placement import Where
 from skate._core.task import ActorInfo, ActorSettings, Death, Failure, RefInfo, Result, Task, Timing, Value
 
 # -- parts of messages ---------------------------------------------------------------------------
@@ -203,6 +204,12 @@ class LeaseDemand(Message, tag=20):
     depth: int
     #: Tasks of this class may be run again: when memory is short, their workers are ended first.
     retriable: bool = True
+    #: Where they want to run.
+    where: Where | None = None
+    #: What the next of them reads: size of each object, and the numbers of the nodes that have it.
+    inputs: list[tuple[int, list[int]]] = []
+    #: How long one of them takes; 0 if that is not known.
+    task_s: float = 0.0
 
 
 class LeaseGranted(Message, tag=21):

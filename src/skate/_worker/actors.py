@@ -426,8 +426,9 @@ class Actors:
     def _error(self, link: Link) -> ActorError | ActorUnschedulableError:
         """Why a call to it fails now."""
         death = link.death or Death("crash", "it is not known why.")
-        if death.kind == "infeasible" and death.asked:
-            return ActorUnschedulableError(name=link.name, asked=death.asked, available=death.total)
+        if death.kind == "nowhere" or (death.kind == "infeasible" and death.asked):
+            reason = death.reason if death.kind == "nowhere" else ""
+            return ActorUnschedulableError(name=link.name, asked=death.asked, available=death.total, reason=reason)
         kind = ActorDiedError if link.state is core.DEAD else ActorUnavailableError
         cause = error_of(death.failure) if death.failure is not None else None
         reason = death.reason

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from typing import TYPE_CHECKING
 
+from skate._core.ids import node_at, size_at
+from skate._core.placement import Where
 from skate._core.task import Extra, Failure, Task
 from skate._worker.functions import Function
 from skate._worker.peers import Peer
@@ -20,7 +23,10 @@ GENERATOR_AHEAD = 64
 class SchedulingClass:
     """Tasks that can run on the same workers."""
 
-    __slots__ = ("cap", "demand", "depth", "env", "idle", "key", "leases", "push_at", "queue", "resources", "retriable")
+    __slots__ = (
+        "asked_at", "cap", "demand", "depth", "env", "idle", "inputs", "key", "leases", "push_at", "queue",
+        "resources", "retriable", "where",
+    )  # fmt: skip
 
     def __init__(
         self, key: int, resources: dict[str, float], env: dict[str, str], cap: int, *, retriable: bool
@@ -30,6 +36,10 @@ class SchedulingClass:
         self.env = env
         #: Its tasks may be run again; when memory is short, such are ended first.
         self.retriable = retriable
+        #: Where its tasks want to run.
+        self.where: Where | None = None
+        #: What the newest of them reads that lies on other nodes: size of each object, and the numbers of its nodes.
+        self.inputs: list[tuple[int, list[int]]] = []
         #: Most leases that all nodes can give at a time; 0: no bound.
         self.cap = cap
         self.queue: deque[Task] = deque()
@@ -38,6 +48,8 @@ class SchedulingClass:
         self.idle: list[Lease] = []
         #: Leases asked for and not granted yet, as the daemon knows it.
         self.demand = 0
+        #: When it last began to ask, for those that are to be spread.
+        self.asked_at = 0.0
         #: Nesting of the task that last asked.
         self.depth = 0
         #: Length of the queue at which the next push is tried.
@@ -47,7 +59,7 @@ class SchedulingClass:
 class Lease:
     """The right to use one worker."""
 
-    __slots__ = ("blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer")
+    __slots__ = ("blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer", "served")
 
     def __init__(self, id: int, cls: SchedulingClass, peer: Peer) -> None:
         self.id = id
@@ -61,6 +73,8 @@ class Lease:
         self.blocked = False
         #: To be returned as soon as nothing is in flight.
         self.closing = False
+        #: It has had its share of tasks that are to be spread over leases that are still to come.
+        self.served = False
         self.idle_since = 0.0
         self.last_result = 0.0
 
@@ -69,8 +83,8 @@ class Call:
     """A remote function with its options, prepared so that submitting costs nothing per option."""
 
     __slots__ = (
-        "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns", "plain",
-        "retry_exceptions", "runtime",
+        "_variants", "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns",
+        "plain", "retry_exceptions", "runtime",
     )  # fmt: skip
     #: Of an actor's call: the actor.
     link = None
@@ -98,6 +112,8 @@ class Call:
             once=self.max_retries == 0,
             max_calls=options.max_calls,
         )
+        #: The same for tasks that read much on some node, by its number.
+        self._variants: dict[int, Call] = {}
         #: A task of this call needs nothing but its four fields.
         self.plain = self.extra == Extra()
 
@@ -111,7 +127,28 @@ class Call:
         """It exists; its arguments may not be there yet."""
 
     def ready(self, task: Task) -> None:
-        self.runtime.submitter.enqueue(self.cls, task)
+        runtime = self.runtime
+        call = self
+        if runtime.in_cluster and task.extra is not None and task.extra.args:
+            call = self._near(task, task.extra)
+        runtime.submitter.enqueue(call.cls, task)
+
+    def _near(self, task: Task, extra: Extra) -> Call:
+        """The call that it belongs to from now on: tasks that read much on some node form a class of their own."""
+        places = [arg.value for arg in extra.args if isinstance(arg.value, int)]
+        if not places:
+            return self
+        by_node: dict[int, int] = {}
+        for place in places:
+            by_node[node_at(place)] = by_node.get(node_at(place), 0) + size_at(place)
+        node = max(by_node, key=by_node.__getitem__)
+        call = self._variants.get(node)
+        if call is None:
+            call = self._variants[node] = copy.copy(self)
+            call.cls = self.runtime.submitter.near(self.cls, node)
+        call.cls.inputs = [(size_at(place), [node_at(place)]) for place in places]
+        self.runtime.table.entries[task.id].call = call
+        return call
 
     def again(self, task: Task) -> None:
         self.cls.queue.appendleft(task)

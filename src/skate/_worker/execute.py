@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from skate._core.ids import child_prefix, return_id
+from skate._core.ids import child_prefix, node_at, node_of, return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
 from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
@@ -144,6 +144,21 @@ class Executor:
             peer.send(m.Returned([task.id for task in message.tasks], True))
             return
         self._queue.extend([(peer, task) for task in message.tasks])
+        if self._runtime.in_cluster:
+            self._prefetch(message.tasks)
+
+    def _prefetch(self, tasks: list[Task]) -> None:
+        """What they read that lies on other nodes is brought while they wait for their turn."""
+        here = node_of(self._runtime.process_id)
+        places = {
+            arg.id: arg.value
+            for task in tasks
+            if task.extra is not None
+            for arg in task.extra.args
+            if isinstance(arg.value, int) and node_at(arg.value) != here
+        }
+        if places:
+            self._runtime.send(m.Prefetch(list(places), list(places.values())))
 
     def _on_define(self, peer: Peer, message: m.Define) -> None:
         self.define(message, peer.process_id)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from skate._core.environment import ENVIRONMENT_VARIABLE
-from skate._core.ids import FIRST_RETURN, PUT_INDEX, pack_id
+from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable, Stored
 from skate._core.task import Failure, Task
 from skate._object_ref import ObjectRef, dropped
@@ -93,6 +93,8 @@ class Runtime:
         self.context = TaskContext(os.urandom(16))
         self.welcome: m.Welcome
         self.process_id = b""
+        #: There may be other nodes.
+        self.in_cluster = False
         self._slot = slot
         self._arena_fd = arena_fd
         self._welcomed = False
@@ -151,6 +153,7 @@ class Runtime:
         """Build what depends on it, before the next message is looked at: that may be the first task."""
         self.welcome = message
         self.process_id = message.process_id
+        self.in_cluster = node_of(message.process_id) > 0
         fd = self._control.fds.popleft() if self._arena_fd is None else self._arena_fd
         self.arena = mmap.mmap(fd, arena_file_bytes(message.arena_bytes))
         private.arena = private.Arena(fd, self.arena)
@@ -430,7 +433,9 @@ class Runtime:
     def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
         env = self.environment(options.runtime_env)
         with self.lock:
-            cls = self.submitter.scheduling_class(options.resources_needed(), env, retriable=options.max_retries != 0)
+            cls = self.submitter.scheduling_class(
+                options.resources_needed(), env, options.where(), retriable=options.max_retries != 0
+            )
         return Call(self, function, cls, options, generator=generator)
 
     def environment(self, runtime_env: dict[str, dict[str, str]]) -> dict[str, str]:

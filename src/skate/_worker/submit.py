@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core.ids import return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.pipelining import Estimates
+from skate._core.placement import Where
 from skate._core.task import Failure, RefInfo, Result, Task
 from skate._serialize.failures import error_of, failure_of
 from skate._wire.messages import (
@@ -59,6 +60,8 @@ IDLE_LEASE_S = 0.1
 IDLE_LEASE_OF_TASK_S = 0.002
 #: A worker that gave no result for this long while it has more than one task is taken to be in a long one.
 STUCK_S = 0.004
+#: Tasks that are to be spread wait so long for leases of other nodes, each lease that is there having had its share.
+SPREAD_WAIT_S = 0.3
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
 ZERO_CPU_LEASES = 4
 
@@ -81,14 +84,28 @@ class Submitter:
 
     # -- classes and calls ------------------------------------------------------------------------------
 
-    def scheduling_class(self, resources: dict[str, float], env: dict[str, str], *, retriable: bool) -> SchedulingClass:
-        name = (tuple(sorted(resources.items())), tuple(sorted(env.items())), retriable)
+    def scheduling_class(
+        self, resources: dict[str, float], env: dict[str, str], where: Where | None, *, retriable: bool
+    ) -> SchedulingClass:
+        name = (tuple(sorted(resources.items())), tuple(sorted(env.items())), where, retriable)
         cls = self._classes.get(name)
         if cls is None:
             cls = SchedulingClass(len(self._classes) + 1, resources, env, self._cap(resources), retriable=retriable)
+            cls.where = where
             self._classes[name] = cls
             self._by_key[cls.key] = cls
         return cls
+
+    def near(self, cls: SchedulingClass, node: int) -> SchedulingClass:
+        """The same class, for tasks that read much on that node."""
+        name = (cls.key, node)
+        known = self._classes.get(name)
+        if known is None:
+            known = SchedulingClass(len(self._classes) + 1, cls.resources, cls.env, cls.cap, retriable=cls.retriable)
+            known.where = cls.where
+            self._classes[name] = known
+            self._by_key[known.key] = known
+        return known
 
     def _cap(self, resources: dict[str, float]) -> int:
         """Most leases that all nodes can give at a time; 0: there is no such bound."""
@@ -118,14 +135,18 @@ class Submitter:
             if len(open_leases) > 1:
                 open_leases.sort(key=_inflight)
             take = self.estimates.take
+            to_come = self._to_come(cls) if cls.where is not None else 0
+            if to_come:
+                open_leases = [lease for lease in open_leases if not lease.served]
             while queue:
                 sent = False
-                workers = len(open_leases)
+                workers = len(open_leases) + to_come
                 for lease in open_leases:
                     taken, added = take(queue, load_s=lease.load_s, inflight=len(lease.inflight), workers=workers)
                     if taken:
                         self._send(lease, taken, added)
-                        sent = True
+                        sent = not to_come
+                        lease.served = True
                         if not queue:
                             break
                     workers -= 1
@@ -135,6 +156,13 @@ class Submitter:
         # While more workers could be had, every task is a reason to ask; otherwise tasks collect.
         asked_all = cls.demand + _active(cls) >= cls.cap if cls.cap else cls.demand >= ZERO_CPU_LEASES
         cls.push_at = len(queue) + (COLLECT_MAX if asked_all else 1)
+
+    @staticmethod
+    def _to_come(cls: SchedulingClass) -> int:
+        """Leases on other nodes that tasks which are to be spread wait for, for a while."""
+        assert cls.where is not None
+        is_early = time.monotonic() < cls.asked_at + SPREAD_WAIT_S
+        return cls.demand if cls.where.spread and is_early else 0
 
     def _send(self, lease: Lease, tasks: list[Task], added_s: float) -> None:
         peer = lease.peer
@@ -173,9 +201,20 @@ class Submitter:
             want = min(waiting, ZERO_CPU_LEASES)
         depth = cls.queue[0].depth if cls.queue else cls.depth
         if want > cls.demand or (cls.demand and depth > cls.depth):
+            if not cls.demand and cls.where is not None and cls.where.spread:
+                cls.asked_at = time.monotonic()
+                for lease in cls.leases:
+                    lease.served = False
+                self._runtime.loop.call_at(cls.asked_at + SPREAD_WAIT_S, lambda: self.push(cls))
             cls.demand = want
             cls.depth = depth
-            self._runtime.send(LeaseDemand(cls.key, cls.resources, cls.env, want, depth, cls.retriable))
+            self._ask(cls, want, depth)
+
+    def _ask(self, cls: SchedulingClass, want: int, depth: int) -> None:
+        task_s = self.estimates.seconds.get(cls.queue[0].fn, 0.0) if cls.queue else 0.0
+        self._runtime.send(
+            LeaseDemand(cls.key, cls.resources, cls.env, want, depth, cls.retriable, cls.where, cls.inputs, task_s)
+        )
 
     # -- leases -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,160 @@
+"""Where tasks and actors run: what `scheduling_strategy=` takes besides "DEFAULT" and "SPREAD".
+
+    f.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote()
+    f.options(scheduling_strategy=NodeLabelSchedulingStrategy(hard={"zone": In("a", "b")})).remote()
+
+Also to be had from `skate.util.scheduling_strategies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from skate._core.placement import ANYWHERE, Affinity, Condition, Where
+
+__all__ = [
+    "DoesNotExist",
+    "Exists",
+    "In",
+    "NodeAffinitySchedulingStrategy",
+    "NodeLabelSchedulingStrategy",
+    "NotIn",
+]
+
+NODE_ID_DIGITS = 32
+
+
+class Strategy:
+    """What all of them have."""
+
+    def where(self) -> Where:
+        return ANYWHERE
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({facts})"
+
+
+class NodeAffinitySchedulingStrategy(Strategy):
+    """On that node; with `soft`, elsewhere if it is gone or can never run it.
+
+    >>> here = skate.get_runtime_context().get_node_id()
+    >>> f.options(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)).remote()
+    """
+
+    def __init__(self, node_id: str, soft: bool) -> None:
+        if not isinstance(node_id, str) or len(node_id) != NODE_ID_DIGITS or not _is_hex(node_id):
+            raise ValueError(
+                f"node_id={node_id!r} is no id of a node: it has {NODE_ID_DIGITS} hexadecimal digits; skate.nodes() "
+                "lists those that there are."
+            )
+        if not isinstance(soft, bool):
+            raise TypeError(f"soft={soft!r}: it may be True or False.")
+        self.node_id = node_id
+        self.soft = soft
+
+    def where(self) -> Where:
+        return Where(affinity=Affinity(bytes.fromhex(self.node_id), self.soft))
+
+
+class _Test:
+    """What a label has to be."""
+
+    values: tuple[str, ...] = ()
+    negated = False
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.values == self.values
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.values))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.values))})"
+
+
+class In(_Test):
+    """One of these."""
+
+    def __init__(self, *values: str) -> None:
+        if not values or not all(isinstance(value, str) for value in values):
+            raise ValueError(f"{type(self).__name__}{values!r}: give one or more strings.")
+        self.values = values
+
+
+class NotIn(In):
+    """None of these."""
+
+    negated = True
+
+
+class Exists(_Test):
+    """The node has that label."""
+
+
+class DoesNotExist(_Test):
+    """The node has no such label."""
+
+    negated = True
+
+
+class NodeLabelSchedulingStrategy(Strategy):
+    """On a node whose labels fit: those in `hard` must, those in `soft` should.
+
+    >>> NodeLabelSchedulingStrategy(hard={"zone": In("a", "b"), "spot": DoesNotExist()}, soft={"disk": In("ssd")})
+    """
+
+    def __init__(self, hard: Mapping[str, Any] | None = None, *, soft: Mapping[str, Any] | None = None) -> None:
+        self.hard = _tests("hard", hard or {})
+        self.soft = _tests("soft", soft or {})
+        if not self.hard and not self.soft:
+            raise ValueError("NodeLabelSchedulingStrategy() needs at least one label in hard or soft.")
+
+    def where(self) -> Where:
+        return Where(required=_conditions(self.hard), preferred=_conditions(self.soft))
+
+
+def _tests(argument: str, given: Mapping[str, Any]) -> dict[str, _Test]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{argument}={given!r}: it may be a dict from labels to In, NotIn, Exists or DoesNotExist.")
+    for key, test in given.items():
+        if not isinstance(key, str) or not key:
+            raise TypeError(f"{argument}: the label {key!r} is not the name of one.")
+        if not isinstance(test, _Test):
+            raise TypeError(f"{argument}: {key!r} is {test!r}; it may be In(…), NotIn(…), Exists() or DoesNotExist().")
+    return dict(given)
+
+
+def _conditions(tests: Mapping[str, _Test]) -> tuple[Condition, ...]:
+    return tuple(Condition(key, frozenset(test.values), test.negated) for key, test in tests.items())
+
+
+def selected(selector: Mapping[str, str]) -> tuple[Condition, ...]:
+    """What `label_selector={"zone": "in(a, b)", "disk": "!hdd"}` asks for. Raises ValueError."""
+    conditions = []
+    for key, text in selector.items():
+        negated = text.startswith("!")
+        wanted = text[1:] if negated else text
+        if wanted.startswith("in(") and wanted.endswith(")"):
+            values = frozenset(value.strip() for value in wanted[3:-1].split(","))
+        else:
+            values = frozenset([wanted.strip()])
+        if not all(values) or any(character in value for value in values for character in "()!"):
+            raise ValueError(f"the value of {key!r} is {text!r}, which is not 'v', '!v', 'in(a, b)' or '!in(a, b)'")
+        conditions.append(Condition(key, values, negated))
+    return tuple(conditions)
+
+
+def _is_hex(text: str) -> bool:
+    try:
+        bytes.fromhex(text)
+    except ValueError:
+        return False
+    return True

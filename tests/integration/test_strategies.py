@@ -1,0 +1,128 @@
+"""Where tasks and actors run, when they say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import skate
+from skate.cluster_utils import Cluster
+from skate.util.scheduling_strategies import (
+    DoesNotExist,
+    Exists,
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "labels": {"zone": "a"}}) as cluster:
+        cluster.add_node(num_cpus=2, labels={"zone": "b", "disk": "ssd"})
+        cluster.add_node(num_cpus=2, labels={"zone": "c"})
+        cluster.connect()
+        yield cluster
+        skate.shutdown()
+
+
+@skate.remote(num_cpus=0.1)
+def node_id() -> str:
+    return skate.get_runtime_context().get_node_id()
+
+
+@skate.remote(num_cpus=0.1)
+class Resident:
+    def node_id(self) -> str:
+        return skate.get_runtime_context().get_node_id()
+
+
+def places_of(kind: str, count: int = 4, **options: object) -> set[str]:
+    """Where tasks, or actors, with these options are."""
+    if kind == "task":
+        return set(skate.get([node_id.options(**options).remote() for _ in range(count)]))
+    actors = [Resident.options(**options).remote() for _ in range(count)]
+    return set(skate.get([actor.node_id.remote() for actor in actors]))
+
+
+KINDS = pytest.mark.parametrize("kind", ["task", "actor"])
+
+
+@KINDS
+def test_affinity_to_a_node(cluster: Cluster, kind: str) -> None:
+    for node in cluster.nodes:
+        for soft in (True, False):
+            strategy = NodeAffinitySchedulingStrategy(node.node_id, soft=soft)
+            assert places_of(kind, scheduling_strategy=strategy) == {node.node_id}
+    strategy = NodeAffinitySchedulingStrategy("ff" * 16, soft=True)
+    assert places_of(kind, 1, scheduling_strategy=strategy) <= {node.node_id for node in cluster.nodes}
+
+
+@KINDS
+def test_spread_uses_all_nodes(cluster: Cluster, kind: str) -> None:
+    assert places_of(kind, 6, num_cpus=1, scheduling_strategy="SPREAD") == {node.node_id for node in cluster.nodes}
+
+
+#: Which of the three nodes may be chosen.
+LABELS = [
+    ({"label_selector": {"zone": "b"}}, {1}),
+    ({"label_selector": {"zone": "!a"}}, {1, 2}),
+    ({"label_selector": {"zone": "in(a, c)"}}, {0, 2}),
+    ({"label_selector": {"zone": "!in(a, c)"}}, {1}),
+    ({"label_selector": {"zone": "!a", "disk": "ssd"}}, {1}),
+    ({"scheduling_strategy": NodeLabelSchedulingStrategy(hard={"zone": In("b", "c")})}, {1, 2}),
+    ({"scheduling_strategy": NodeLabelSchedulingStrategy(hard={"zone": NotIn("b", "c")})}, {0}),
+    ({"scheduling_strategy": NodeLabelSchedulingStrategy(hard={"disk": Exists()})}, {1}),
+    ({"scheduling_strategy": NodeLabelSchedulingStrategy(hard={"disk": DoesNotExist()})}, {0, 2}),
+    ({"scheduling_strategy": NodeLabelSchedulingStrategy(soft={"zone": In("c")})}, {2}),
+    ({"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": In("a", "b")}, soft={"zone": In("c")})}, {0, 1}),
+]
+
+
+@KINDS
+def test_labels_select_nodes(cluster: Cluster, kind: str) -> None:
+    for options, expected in LABELS:
+        where = places_of(kind, **options)
+        assert where <= {cluster.nodes[index].node_id for index in expected}, options
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    with skate.init(num_cpus=1, labels={"zone": "a"}, infeasible_grace_s=0.2):
+        yield
+
+
+@KINDS
+def test_on_one_machine(alone: None, kind: str) -> None:
+    here = skate.get_runtime_context().get_node_id()
+    assert places_of(kind, 1, scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)) == {here}
+    assert places_of(kind, 1, label_selector={"zone": "a"}) == {here}
+    assert places_of(kind, 1, scheduling_strategy="SPREAD") == {here}
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"label_selector": {"zone": "b"}}, "no node has the labels"),
+        ({"scheduling_strategy": NodeAffinitySchedulingStrategy("ff" * 16, soft=False)}, "not part of the cluster"),
+    ],
+)
+def test_what_is_nowhere_is_an_error(alone: None, kind: str, options: dict[str, object], why: str) -> None:
+    errors = (skate.exceptions.TaskUnschedulableError, skate.exceptions.ActorUnschedulableError)
+    with pytest.raises(errors, match=why):
+        places_of(kind, 1, **options)
+
+
+@pytest.mark.parametrize("node", ["", "xyz", 7, "ff"])
+def test_an_id_that_is_none_is_refused(node: object) -> None:
+    with pytest.raises(ValueError, match=r"skate.nodes\(\) lists"):
+        NodeAffinitySchedulingStrategy(node, soft=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("selector", [{"zone": "in(a"}, {"zone": "in()"}, {"zone": ""}, {"zone": "!"}])
+def test_a_selector_that_says_nothing_is_refused(selector: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="label_selector"):
+        node_id.options(label_selector=selector)
