@@ -6,9 +6,12 @@ import hashlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -290,3 +293,62 @@ def test_a_task_that_reads_data_elsewhere_can_be_cancelled(cluster: Cluster) -> 
     for ref in refs:
         with pytest.raises(skate.exceptions.TaskCancelledError):
             skate.get(ref)
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_printed_elsewhere_appears_at_the_driver(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    @skate.remote(resources={"second": 1})
+    def say(text: str) -> None:
+        print(text)
+
+    skate.get(say.remote("hello from afar"))
+    seen = ""
+
+    def look() -> bool:
+        nonlocal seen
+        seen += "".join(capfd.readouterr())
+        return "hello from afar" in seen
+
+    wait_for(look, 10, "the line")
+
+
+def test_all_processes_of_a_job_know_it(cluster: Cluster) -> None:
+    @skate.remote
+    def job() -> str:
+        return skate.get_runtime_context().get_job_id()
+
+    here = skate.get_runtime_context().get_job_id()
+    assert set(skate.get([job.remote(), job.options(resources={"second": 1}).remote()])) == {here}
+
+
+def test_a_driver_that_dies_takes_its_tasks_and_actors_along(cluster: Cluster, tmp_path: Path) -> None:
+    program = f"""
+import os, signal, time
+import skate
+skate.init(address={cluster.address!r}, log_to_driver=False)
+
+@skate.remote(resources={{"second": 1}}, num_cpus=0)
+def task(path):
+    open(path, "w").write(str(os.getpid()))
+    time.sleep(600)
+
+@skate.remote(resources={{"second": 1}}, num_cpus=0)
+class Actor:
+    def pid(self):
+        return os.getpid()
+
+ref = task.remote({str(tmp_path / "task")!r})
+actor = Actor.remote()
+open({str(tmp_path / "actor")!r}, "w").write(str(skate.get(actor.pid.remote())))
+while not os.path.exists({str(tmp_path / "task")!r}):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    for name in ("task", "actor"):
+        pid = int((tmp_path / name).read_text())
+        wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), 10, f"the end of the {name}")
+    wait_for(lambda: skate.available_resources().get("second") == 2, 10, "what they held to be free")

@@ -22,7 +22,7 @@ from skate._core import membership as core
 from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
 from skate._core.locations import Locations
 from skate._core.placement import NodeView
-from skate._core.task import ActorInfo
+from skate._core.task import ActorInfo, Job
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.link import Link
@@ -32,6 +32,8 @@ log = logging.getLogger("skate")
 
 #: Reports are passed on together so often; who joined or died is told at once.
 NEWS_S = 0.25
+#: Jobs that are remembered; the oldest make room for the newest.
+JOBS_MAX = 1000
 
 
 class Control:
@@ -44,8 +46,10 @@ class Control:
         self._names: dict[bytes, str] = {}
         self._by_number: dict[int, bytes] = {}
         self._locations = Locations()
-        #: Processes that have to do with this service, and the namespaces of their jobs.
-        self._processes: dict[bytes, str] = {}
+        #: Processes that have to do with this service, and their jobs.
+        self._processes: dict[bytes, Job] = {}
+        #: Jobs, those of the past included, as far as they are remembered.
+        self._jobs: dict[bytes, dict[str, Any]] = {}
         self.actors = ActorService(self)
         self._placing = Placing(self._ask_for_worker, self._withdraw_actor, self.actors.infeasible)
         self._last_number = 0
@@ -126,9 +130,10 @@ class Control:
                     self._names.pop(node, None)
                     self._by_number.pop(node_of(node), None)
                     self._locations.node_died(node)
-                    self._processes = {
-                        id: space for id, space in self._processes.items() if node_of(id) != node_of(node)
-                    }
+                    for id, known in self._jobs.items():
+                        if known["node_id"] == node.hex() and known["state"] == "running":
+                            self._end_job(id, "lost")
+                    self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
                     self._placing.node_died(node, self.views)
                     self.actors.node_died(node_of(node), reason)
                 case core.TellToEnd():
@@ -150,6 +155,29 @@ class Control:
     @property
     def views(self) -> list[NodeView]:
         return self.membership.views
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _on_job_started(self, link: Link, message: cluster.JobStarted) -> None:
+        job = message.job
+        self._jobs[job.id] = {
+            "job_id": job.id.hex(),
+            "driver_pid": message.pid,
+            "node_id": link.node_id.hex(),
+            "namespace": job.namespace,
+            "started_at": time.time(),
+            "ended_at": None,
+            "state": "running",
+        }
+        if len(self._jobs) > JOBS_MAX:
+            del self._jobs[next(iter(self._jobs))]
+
+    def _on_job_ended(self, link: Link, message: cluster.JobEnded) -> None:
+        self._end_job(message.job.id, "ended")
+
+    def _end_job(self, job: bytes, state: str) -> None:
+        if job in self._jobs:
+            self._jobs[job].update(state=state, ended_at=time.time())
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +210,7 @@ class Control:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def _on_acquaint(self, link: Link, message: cluster.Acquaint) -> None:
-        self._processes[message.process_id] = message.namespace
+        self._processes[message.process_id] = message.job
 
     def _on_from_process(self, link: Link, message: cluster.FromProcess) -> None:
         inner = message.message
@@ -231,8 +259,8 @@ class Control:
         """The cluster does in any case."""
 
     def _ask_for_worker(self, node: bytes, actor: bytes, owner: bytes, info: ActorInfo) -> None:
-        namespace = self._processes.get(owner, info.namespace)
-        self._send_to_node(node, cluster.PlaceActor(actor, info, namespace))
+        job = self._processes.get(owner, Job(namespace=info.namespace))
+        self._send_to_node(node, cluster.PlaceActor(actor, info, job))
 
     def _withdraw_actor(self, node: bytes, actor: bytes) -> None:
         self._send_to_node(node, cluster.UnplaceActor(actor))
@@ -256,6 +284,8 @@ class Control:
         match what:
             case "nodes":
                 return [self._describe(member) for member in self._members()]
+            case "jobs":
+                return list(self._jobs.values())
             case "actors":
                 return self.actors.describe()
             case "cluster":
@@ -292,6 +322,8 @@ HANDLERS: dict[type, Any] = {
     cluster.Join: Control._on_join,
     cluster.Report: Control._on_report,
     cluster.Leave: Control._on_leave,
+    cluster.JobStarted: Control._on_job_started,
+    cluster.JobEnded: Control._on_job_ended,
     cluster.Acquaint: Control._on_acquaint,
     cluster.FromProcess: Control._on_from_process,
     cluster.ProcessGone: Control._on_process_gone,

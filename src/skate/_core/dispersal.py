@@ -163,7 +163,7 @@ def _fill(request: Request, count: int, ordered: Sequence[NodeView], asked: Mapp
 
 
 def _by_wait(request: Request, count: int, nodes: Sequence[NodeView], asked: Mapping[bytes, int]) -> dict[bytes, int]:
-    """Where the estimated wait is shortest, for each in turn: to bring the data may take longer than to stand in line."""
+    """Where the estimated wait is shortest, each in turn: bringing the data may take longer than waiting in line."""
     shares: dict[bytes, int] = {}
     room = {node.id: slots(node.available, request.needs) for node in nodes}
     for node in nodes:  # what will be granted soon stays where it is

@@ -86,6 +86,20 @@ class ResultExtra(msgspec.Struct, array_like=True, gc=False):
     items: int = 0
 
 
+class Job(msgspec.Struct, array_like=True, frozen=True):
+    """What a driver has started, and all that came of it."""
+
+    id: bytes = b""
+    #: The process of the driver; empty if that is gone, and a detached actor goes on.
+    driver: bytes = b""
+    namespace: str = ""
+    #: Whether it wants to see what its tasks print.
+    wants_output: bool = False
+    #: Where its modules are.
+    sys_path: tuple[str, ...] = ()
+    cwd: str = ""
+
+
 class ActorInfo(msgspec.Struct, array_like=True, gc=False):
     """What a node knows of an actor besides how to make it."""
 

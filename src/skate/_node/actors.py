@@ -17,7 +17,7 @@ from skate._core import lease_events as leases
 from skate._core.ids import node_of
 from skate._core.placement import Nowhere, Request, choose
 from skate._core.resources import to_floats, to_units
-from skate._core.task import ActorInfo, Death
+from skate._core.task import ActorInfo, Death, Job
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Actors:
         self._daemon = daemon
         #: None: the control service has it.
         self.service = ActorService(self) if daemon.neighbours is None else None
-        #: Those that a worker is looked for: what they are, and the namespace of their job.
-        self._placing: dict[bytes, tuple[ActorInfo, str]] = {}
+        #: Those that a worker is looked for: what they are, and their job.
+        self._placing: dict[bytes, tuple[ActorInfo, Job]] = {}
         #: The same by what they need, and those that wait for their turn. The scheduler looks at every demand at every
         #: event; of a thousand that ask for the same a few are enough.
         self._looking: dict[Needs, set[bytes]] = {}
@@ -67,7 +67,7 @@ class Actors:
     def is_placing(self, actor: bytes) -> bool:
         return actor in self._placing
 
-    def namespace_of(self, actor: bytes) -> str:
+    def job_of(self, actor: bytes) -> Job:
         return self._placing[actor][1]
 
     def on_granted(self, command: leases.GrantLease) -> None:
@@ -87,8 +87,8 @@ class Actors:
         else:
             self._neighbours.actor_not_placed(command.process, death)
 
-    def find_worker(self, actor: bytes, info: ActorInfo, namespace: str) -> None:
-        self._placing[actor] = (info, namespace)
+    def find_worker(self, actor: bytes, info: ActorInfo, job: Job) -> None:
+        self._placing[actor] = (info, job)
         needs = _needs(info)
         looking = self._looking.setdefault(needs, set())
         # What can never be had is asked for by all at once, so that all are refused at the same time.
@@ -142,7 +142,7 @@ class Actors:
                 self.call_later(self._daemon.config.infeasible_grace_s, refuse)
                 return
         process = self._daemon.processes.get(owner)
-        self.find_worker(actor, info, process.namespace if process is not None else info.namespace)
+        self.find_worker(actor, info, process.job if process is not None else Job(namespace=info.namespace))
 
     def unplace(self, actor: bytes) -> None:
         self.stop_looking(actor)

@@ -35,6 +35,7 @@ from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, no
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
 from skate._core.resources import to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
+from skate._core.task import Job
 from skate._node.actors import Actors
 from skate._node.demands import Demands
 from skate._node.inquiries import Inquiries
@@ -69,6 +70,9 @@ END_S = 1.0
 LAST_LINES_S = 10.0
 
 
+NO_JOB = Job()
+
+
 class Process:
     """A driver or a worker, as the daemon knows it."""
 
@@ -84,14 +88,13 @@ class Process:
         self.streams: list[Stream] = []
         self.last_lines = LastLines()
         self.partial_timer: Timer | None = None
-        #: Of the job that it works for.
-        self.namespace = ""
+        #: That it works for.
+        self.job = NO_JOB
 
 
 class Daemon:
     def __init__(self, config: NodeConfig, zygote_pid: int, zygote_sock: socket.socket) -> None:
         self.config = config
-        self.job_id = new_job_id()
         self.loop = EventLoop()
         self.total = to_units(self._find_resources())
         #: None if the node is alone.
@@ -241,8 +244,11 @@ class Daemon:
             raise ValueError("hello was said before, or by the wrong kind of process")
         process.ready = True
         self.pids[process.id] = message.pid
-        process.namespace = message.namespace
-        if process.worker is not None:
+        if process.worker is None:
+            path = tuple(message.sys_path)
+            wants = message.log_to_driver
+            process.job = Job(new_job_id(), process.id, message.namespace, wants, path, message.cwd)
+        else:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:
                 stream.pid = message.pid
@@ -250,11 +256,11 @@ class Daemon:
             wire.Welcome(
                 process.id,
                 self.node_id,
-                self.job_id,
+                process.job.id,
                 self.config.object_store_memory,
                 self.capacity(),
                 os.getpid(),
-                process.namespace,
+                process.job.namespace,
                 self.address,
             ),
             (self.store.fd,) if process.worker is None else (),
@@ -268,6 +274,8 @@ class Daemon:
         self.pool.set_preload(message.preload)
         if message.log_to_driver:
             self.output.listen(process)
+        if self.neighbours is not None:
+            self.neighbours.job_started(process.job, message.pid)
         self._watch_life(process, message.pid)
         # Not earlier: this is the first thing that nobody waits for.
         become_subreaper()
@@ -434,9 +442,10 @@ class Daemon:
         self.pool.start(command.env)
 
     def _do_grant_lease(self, command: leases.GrantLease) -> None:
-        namespace = self._namespace_of(command.process)
-        started = wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids, namespace)
-        self.processes[command.worker].namespace = namespace
+        job, worker = self._job_of(command.process), self.processes[command.worker]
+        news = job if worker.job != job else None
+        worker.job = job
+        started = wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids, news)
         self.send(command.worker, started)
         if self.actors.is_placing(command.process):
             self.actors.on_granted(command)
@@ -448,13 +457,13 @@ class Daemon:
             self.send(command.process, granted)
         self._memory.begin()
 
-    def _namespace_of(self, owner: bytes) -> str:
-        """Of the job that a lease is for: that of the process that asks, or of the actor."""
+    def _job_of(self, owner: bytes) -> Job:
+        """That a lease is for: of the process that asks, or of the actor."""
         if self.actors.is_placing(owner):
-            return self.actors.namespace_of(owner)
+            return self.actors.job_of(owner)
         guests = self.neighbours.guests if self.neighbours is not None else {}
         process = self.processes.get(owner) or guests.get(owner)
-        return process.namespace if process is not None else ""
+        return process.job if process is not None else NO_JOB
 
     def _do_ask_reclaim(self, command: leases.AskReclaim) -> None:
         self.send(command.process, wire.LeaseReclaim(command.leases))
@@ -543,6 +552,8 @@ class Daemon:
         os.close(process.pidfd)
         self._remove(process)
         self._tell_of_death(process, gone)
+        if self.neighbours is not None:
+            self.neighbours.job_ended(process.job)
         self.post(leases.ProcessDied(process.id))
 
     def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:

@@ -21,7 +21,7 @@ from skate._core import lease_events as leases
 from skate._core.ids import node_of
 from skate._core.membership import REPORT_PERIOD_S
 from skate._core.placement import NodeView
-from skate._core.task import Death
+from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
 from skate._node.main import JoinError
 from skate._node.transfers import Transfers
@@ -50,7 +50,7 @@ class Guest:
     def __init__(self, neighbours: Neighbours, message: cluster.Acquaint) -> None:
         self.id = message.process_id
         self.pid = message.pid
-        self.namespace = message.namespace
+        self.job = message.job
         self.channel = Envelope(neighbours, self.id)
         self.worker = None
         self.ready = True
@@ -150,8 +150,8 @@ class Neighbours:
                 self._daemon.demands.on_news()
             case cluster.ToProcess(process, inner):
                 self._daemon.send(process, inner)
-            case cluster.PlaceActor(actor, info, namespace):
-                self._daemon.actors.find_worker(actor, info, namespace)
+            case cluster.PlaceActor(actor, info, job):
+                self._daemon.actors.find_worker(actor, info, job)
             case cluster.UnplaceActor(actor):
                 self._daemon.actors.stop_looking(actor)
             case cluster.KillProcess(process, reason):
@@ -201,6 +201,12 @@ class Neighbours:
     def tell_control(self, message: wire.Message) -> None:
         self._control.send(message)
 
+    def job_started(self, job: Job, pid: int) -> None:
+        self.tell_control(cluster.JobStarted(job, pid))
+
+    def job_ended(self, job: Job) -> None:
+        self.tell_control(cluster.JobEnded(job))
+
     def actor_placed(self, actor: bytes, worker: bytes, pid: int) -> None:
         self.acquaint(worker, CONTROL)
         self.tell_control(cluster.ActorPlaced(actor, worker, pid))
@@ -215,6 +221,11 @@ class Neighbours:
         link = self._link_to(node) if node != CONTROL else self._control
         if link is not None:
             link.send(message)
+
+    def has_backlog(self, node: int) -> bool:
+        """Whether the other end does not read as fast as we send."""
+        link = self._links.get(node)
+        return link is not None and link.has_backlog
 
     def _link_to(self, node: int) -> Link | None:
         link = self._links.get(node)
@@ -281,7 +292,7 @@ class Neighbours:
         self.guests[message.process_id] = Guest(self, message)
         if not any(process.worker is None for process in self._daemon.processes.values()):
             setup = self._daemon.pool.setup
-            setup.sys_path, setup.cwd = message.sys_path, message.cwd
+            setup.sys_path, setup.cwd = list(message.job.sys_path), message.job.cwd
         self._daemon.post(leases.JobStarted())
 
     def _on_guest_says(self, guest: Guest, message: wire.Message) -> None:
@@ -322,10 +333,8 @@ class Neighbours:
         known = self._acquainted.setdefault(process_id, set())
         if node not in known:
             known.add(node)
-            setup = self._daemon.pool.setup
-            namespace = self._daemon.processes[process_id].namespace
-            pid = self._daemon.pids[process_id]
-            self.send(node, cluster.Acquaint(process_id, pid, namespace, setup.sys_path, setup.cwd))
+            job = self._daemon.processes[process_id].job
+            self.send(node, cluster.Acquaint(process_id, self._daemon.pids[process_id], job))
 
     def on_process_died(self, gone: wire.PeerGone) -> None:
         """A process of ours: all nodes that know of it are told."""

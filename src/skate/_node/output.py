@@ -10,6 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from skate._core.ids import node_of
 from skate._node.logs import PARTIAL_LINE_S, LogQueue, Stream
 from skate._wire.messages import Line
 
@@ -23,7 +24,10 @@ PIPE_DRAIN_BYTES_MAX = 4 << 20
 
 class Output:
     def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
         self._loop = daemon.loop
+        #: Lines on their way to drivers on other nodes.
+        self._elsewhere: dict[bytes, LogQueue] = {}
         #: Drivers that want to see what workers print, and the lines on their way to them.
         self._listeners: list[tuple[Process, LogQueue]] = []
 
@@ -69,8 +73,13 @@ class Output:
             return
         if stream.is_error:
             process.last_lines.add(lines)
-        for _driver, queue in self._listeners:
-            queue.add(lines)
+        job = process.job
+        for driver, queue in self._listeners:
+            # What belongs to a driver that is gone, or to none yet, is shown to all.
+            if driver.id == job.driver or job.driver not in self._daemon.processes:
+                queue.add(lines)
+        if job.wants_output and self._daemon.neighbours is not None and node_of(job.driver) != self._daemon.number:
+            self._elsewhere.setdefault(job.driver, LogQueue()).add(lines)
 
     def drain(self, process: Process) -> None:
         """Everything that the worker printed until now."""
@@ -106,10 +115,23 @@ class Output:
             # What a driver does not take waits here, where there is a bound, and not in its channel.
             while not driver.channel.has_backlog and (message := queue.take()) is not None:
                 driver.channel.send(message)
+        if self._elsewhere:
+            self._send_elsewhere()
+
+    def _send_elsewhere(self) -> None:
+        neighbours = self._daemon.neighbours
+        assert neighbours is not None
+        for driver, queue in list(self._elsewhere.items()):
+            while not neighbours.has_backlog(node_of(driver)) and (message := queue.take()) is not None:
+                neighbours.send_to_process(driver, message)
+            if not queue or node_of(driver) not in neighbours.members:
+                del self._elsewhere[driver]
 
     def send_all(self) -> None:
         for driver, queue in self._listeners:
             self._send_all_of(driver, queue)
+        if self._elsewhere:
+            self._send_elsewhere()
 
     @staticmethod
     def _send_all_of(driver: Process, queue: LogQueue) -> None:

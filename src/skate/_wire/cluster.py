@@ -15,7 +15,7 @@ from typing import Any, Union
 import msgspec
 
 from skate._core.placement import NodeView
-from skate._core.task import ActorInfo, Death
+from skate._core.task import ActorInfo, Death, Job
 from skate._wire.messages import AnyMessage, Message, PeerGone
 
 
@@ -75,6 +75,19 @@ class Leave(Message, tag=6):
     reason: str
 
 
+class JobStarted(Message, tag=10):
+    """Node → control: a driver has begun. No reply."""
+
+    job: Job
+    pid: int
+
+
+class JobEnded(Message, tag=11):
+    """Node → control: it is over. No reply."""
+
+    job: Job
+
+
 class Ask(Message, tag=7):
     """Command line → control, first on the connection: a question. Reply: Reply."""
 
@@ -99,10 +112,7 @@ class Acquaint(Message, tag=19):
 
     process_id: bytes
     pid: int
-    namespace: str
-    #: What workers that work for it are to be started with.
-    sys_path: list[str]
-    cwd: str
+    job: Job
 
 
 class FromProcess(Message, tag=20):
@@ -133,8 +143,7 @@ class PlaceActor(Message, tag=60):
 
     actor: bytes
     info: ActorInfo
-    #: Of the job that it belongs to.
-    namespace: str
+    job: Job
 
 
 class UnplaceActor(Message, tag=61):
@@ -286,10 +295,10 @@ class DoneWith(Message, tag=54):
 
 
 ClusterMessage = Union[  # noqa: UP007 - as in messages.py
-    Join, Joined, Report, News, TellToEnd, Leave, Ask, Reply, End, Acquaint, FromProcess, ToProcess, ProcessGone, Link,
-    OpenChannel, ChannelOpened, PleaseOpen, Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies,
-    OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced,
-    ActorNotPlaced, KillProcess, Introduce,
+    Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
+    ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, Locate, Located, Tracked, CopyStored,
+    CopyDropped, Freed, DropCopies, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor,
+    UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -97,6 +97,10 @@ class Link:
         self.closed = True
         return channel.sock
 
+    @property
+    def has_backlog(self) -> bool:
+        return self._channel is not None and self._channel.has_backlog
+
     def flush(self) -> bool:
         """Whether all that was sent is on its way."""
         return self._channel is None or self._channel.flush()

@@ -20,7 +20,7 @@ from typing import Any, Union
 import msgspec
 
 from skate._core.placement import Where
-from skate._core.task import ActorInfo, ActorSettings, Death, Failure, RefInfo, Result, Task, Timing, Value
+from skate._core.task import ActorInfo, ActorSettings, Death, Failure, Job, RefInfo, Result, Task, Timing, Value
 
 # -- parts of messages ---------------------------------------------------------------------------
 
@@ -252,8 +252,8 @@ class LeaseStarted(Message, tag=25):
     owner: bytes
     resources: dict[str, float]
     gpu_ids: list[int]
-    #: Of the job that you work for.
-    namespace: str = ""
+    #: The job that you work for from now on; None: the same as before.
+    job: Job | None = None
 
 
 class Blocked(Message, tag=26):

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import child_prefix, node_at, node_of, return_id
-from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
+from skate._core.task import Extra, Failure, Job, RefInfo, Result, ResultExtra, Task, Timing
 from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._serialize.values import (
@@ -273,7 +273,8 @@ class Executor:
     def on_control(self, message: m.AnyMessage) -> None:
         if isinstance(message, m.LeaseStarted):
             self.resources = message.resources
-            self._runtime.welcome.namespace = message.namespace
+            if message.job is not None:
+                self._begin_job(message.job)
             if self.gpu_ids or message.gpu_ids:
                 # The node counts its GPUs from 0; the driver may have been given some of the machine's by number.
                 self.gpu_ids = [self._visible_gpus[i] if i < len(self._visible_gpus) else i for i in message.gpu_ids]
@@ -290,6 +291,11 @@ class Executor:
                 self._retiring = True
             else:
                 self._runtime.send(m.Ready())
+
+    def _begin_job(self, job: Job) -> None:
+        welcome = self._runtime.welcome
+        welcome.job_id, welcome.namespace = job.id, job.namespace
+        sys.path += [path for path in job.sys_path if path not in sys.path]
 
     def on_owner_dead(self, peer: Peer) -> None:
         """Nobody waits for its tasks any more; the daemon ends this process if it is in one of them."""
