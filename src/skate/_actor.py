@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 from skate._core.ids import short
 from skate._core.task import ActorInfo, ActorSettings
 from skate._object_ref import ObjectRef
-from skate._options import ActorOptions, MethodOptions, checked_text, merge, method_options
+from skate._options import ActorOptions, MethodOptions, captured, checked_text, merge, method_options
 from skate._worker import interrupt
 from skate._worker.actor_process import BUILT_IN, ActorExit
 from skate._worker.actors import ActorGone, MethodCall
@@ -156,8 +156,8 @@ class ActorClass(Generic[T]):
     def remote(self, /, *args: Any, **kwargs: Any) -> Actor[T]:
         """Make an actor. Arguments that are references are replaced by their values."""
         self._check(args, kwargs)
-        options = self._options
         runtime = get_runtime()
+        options = captured(self._options, runtime.captures) if runtime.captures else self._options
         exported = self._exported.get(id(runtime))
         if exported is None:
             exported = runtime.export(self._cls, self._name)

@@ -26,7 +26,7 @@ import msgspec
 
 from skate._core.placement import ANYWHERE, Where
 from skate._core.resources import AMOUNT_MAX, PRECISION
-from skate.strategies import Strategy, selected
+from skate.strategies import PlacementGroupSchedulingStrategy, Strategy, selected
 
 #: The largest number that messages carry.
 WHOLE_MAX = 2**63 - 1
@@ -487,7 +487,9 @@ class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def _by_node_names(cpus: float, options: TaskOptions | ActorOptions) -> dict[str, float]:
     amounts = {"CPU": cpus, "GPU": options.num_gpus, "memory": float(options.memory), **options.resources}
-    return {name: amount for name, amount in amounts.items() if amount}
+    needed = {name: amount for name, amount in amounts.items() if amount}
+    strategy = options.scheduling_strategy
+    return strategy.named(needed) if isinstance(strategy, Strategy) else needed
 
 
 def _where(options: TaskOptions | ActorOptions) -> Where | None:
@@ -499,6 +501,23 @@ def _where(options: TaskOptions | ActorOptions) -> Where | None:
 
 
 Options = TypeVar("Options", bound=TaskOptions | ActorOptions | MethodOptions)
+
+
+class _Captured:
+    """A placement group, for those who are in it without having been told."""
+
+    bundle_count = 0
+
+    def __init__(self, id: bytes) -> None:
+        self.id = id
+
+
+def captured(options: Options, group: bytes) -> Options:
+    """The same options, in that placement group, unless they have a strategy of their own."""
+    if isinstance(options, MethodOptions) or options.scheduling_strategy != "DEFAULT":
+        return options
+    strategy = PlacementGroupSchedulingStrategy(_Captured(group), -1, True)
+    return msgspec.structs.replace(options, scheduling_strategy=strategy)
 
 
 class Kind(NamedTuple):

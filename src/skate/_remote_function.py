@@ -95,6 +95,7 @@ class RemoteFunction(Generic[P, R]):
             self._exported.clear()
             self._exported[id(runtime)] = exported
         self._call = runtime.new_call(exported, self._options, generator=self._generator)
+        runtime.prepared.add(self)
         return self._call
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:

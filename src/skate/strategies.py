@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skate._core.placement import ANYWHERE, Affinity, Condition, Where
+from skate._core.resources import in_bundle
 
 __all__ = [
     "DoesNotExist",
@@ -20,6 +21,7 @@ __all__ = [
     "NodeAffinitySchedulingStrategy",
     "NodeLabelSchedulingStrategy",
     "NotIn",
+    "PlacementGroupSchedulingStrategy",
 ]
 
 NODE_ID_DIGITS = 32
@@ -30,6 +32,9 @@ class Strategy:
 
     def where(self) -> Where:
         return ANYWHERE
+
+    def named(self, resources: dict[str, float]) -> dict[str, float]:
+        return resources
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(other) == vars(self)
@@ -62,6 +67,40 @@ class NodeAffinitySchedulingStrategy(Strategy):
 
     def where(self) -> Where:
         return Where(affinity=Affinity(bytes.fromhex(self.node_id), self.soft))
+
+
+class PlacementGroupSchedulingStrategy(Strategy):
+    """In a placement group: in any of its bundles, or in that one.
+
+    >>> PlacementGroupSchedulingStrategy(pg, placement_group_bundle_index=0)
+
+    placement_group_capture_child_tasks: what it starts itself, without a strategy of its own, is in the group, too.
+    """
+
+    def __init__(
+        self,
+        placement_group: Any,
+        placement_group_bundle_index: int = -1,
+        placement_group_capture_child_tasks: bool = False,
+    ) -> None:
+        count = getattr(placement_group, "bundle_count", None)
+        if not isinstance(getattr(placement_group, "id", None), bytes) or count is None:
+            raise TypeError(f"placement_group={placement_group!r}: it may be what placement_group([...]) has returned.")
+        index = placement_group_bundle_index
+        if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < max(1, count):
+            raise ValueError(
+                f"placement_group_bundle_index={index!r}: it may be -1, for any bundle, or one of 0 to {count - 1}."
+            )
+        self.placement_group = placement_group
+        self.placement_group_bundle_index = index
+        self.placement_group_capture_child_tasks = bool(placement_group_capture_child_tasks)
+
+    def where(self) -> Where:
+        return Where(captures=self.placement_group.id) if self.placement_group_capture_child_tasks else ANYWHERE
+
+    def named(self, resources: dict[str, float]) -> dict[str, float]:
+        """The resources by the names that they have in the group."""
+        return in_bundle(resources, self.placement_group.id, self.placement_group_bundle_index)
 
 
 class _Test:

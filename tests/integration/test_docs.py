@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
     "docs/actors.md",
+    "docs/cluster.md",
     "docs/failures.md",
     "docs/init.md",
     "docs/objects.md",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from skate._core.placement import NodeView, Nowhere, Request, choose
-from skate._core.resources import to_floats, to_units
+from skate._core.resources import group_of, to_floats, to_units
 from skate._core.task import ActorInfo, Death
 
 #: One that waits for so long is asked of another node, if that has room at once.
@@ -79,6 +79,8 @@ class Placing:
         for actor, waiting in list(self.waiting.items()):
             if not waiting.node:
                 self._choose(actor, waiting, living)
+                if group_of(waiting.info.to_place):
+                    continue  # its group may be reserved at any time, or be removed
                 if not waiting.node and now >= waiting.since + NOWHERE_GRACE_S:
                     del self.waiting[actor]
                     self._give_up(actor, _nowhere(waiting.info, living))

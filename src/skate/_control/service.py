@@ -17,12 +17,15 @@ from collections.abc import Callable
 from typing import Any
 
 from skate._control.actors import ActorService
+from skate._control.groups import MESSAGES as GROUP_MESSAGES
+from skate._control.groups import GroupService
 from skate._control.placing import Placing
 from skate._core import membership as core
 from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
 from skate._core.locations import Locations
 from skate._core.placement import NodeView
-from skate._core.task import ActorInfo, Job
+from skate._core.resources import Amounts, group_of
+from skate._core.task import ActorInfo, Death, Job
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.link import Link
@@ -51,6 +54,7 @@ class Control:
         #: Jobs, those of the past included, as far as they are remembered.
         self._jobs: dict[bytes, dict[str, Any]] = {}
         self.actors = ActorService(self)
+        self.groups = GroupService(self)
         self._placing = Placing(self._ask_for_worker, self._withdraw_actor, self.actors.infeasible)
         self._last_number = 0
         #: Nodes whose reports have not been passed on.
@@ -99,6 +103,9 @@ class Control:
         message.view.id = link.node_id
         self._do(self.membership.heard(link.node_id, time.monotonic(), message.view), link)
         self._changed.add(link.node_id)
+        self.groups.place(self.views)
+        if message.urgent:
+            self._pass_on_now()
 
     def _on_leave(self, link: Link, message: cluster.Leave) -> None:
         self._do(self.membership.leave(link.node_id, message.reason), link)
@@ -110,12 +117,15 @@ class Control:
         self._loop.call_at(now + core.LOOK_PERIOD_S, self._look)
 
     def _pass_on(self) -> None:
+        self._pass_on_now()
+        self._loop.call_at(time.monotonic() + NEWS_S, self._pass_on)
+
+    def _pass_on_now(self) -> None:
         """What nodes have reported lately, to all others."""
         if self._changed:
             changed, self._changed = self._changed, set()
             members = [self._member(id) for id in changed if id in self.membership.members]
             self._tell_all(cluster.News(members))
-        self._loop.call_at(time.monotonic() + NEWS_S, self._pass_on)
 
     def _do(self, commands: list[core.Command], link: Link | None = None) -> None:
         for command in commands:
@@ -135,6 +145,7 @@ class Control:
                             self._end_job(id, "lost")
                     self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
                     self._placing.node_died(node, self.views)
+                    self.groups.node_died(node, self.views)
                     self.actors.node_died(node_of(node), reason)
                 case core.TellToEnd():
                     assert link is not None
@@ -174,6 +185,7 @@ class Control:
 
     def _on_job_ended(self, link: Link, message: cluster.JobEnded) -> None:
         self._end_job(message.job.id, "ended")
+        self.groups.job_ended(message.job.driver)
 
     def _end_job(self, job: bytes, state: str) -> None:
         if job in self._jobs:
@@ -216,6 +228,8 @@ class Control:
         inner = message.message
         if isinstance(inner, wire.Query):
             self.send(message.process_id, wire.Answer(inner.request, self._answer(inner.what)))
+        elif isinstance(inner, GROUP_MESSAGES):
+            self.groups.handle(message.process_id, inner, self.views)
         else:
             self.actors.handle(message.process_id, inner)
 
@@ -275,6 +289,32 @@ class Control:
         if self._placing.is_expected(message.actor, link.node_id):
             self.actors.infeasible(message.actor, message.death)
 
+    # -- the outside of the placement groups --------------------------------------------------------------------------
+
+    def prepare(self, node: bytes, group: bytes, index: int, attempt: int, needs: Amounts) -> None:
+        self._send_to_node(node, cluster.PrepareBundle(group, index, attempt, needs))
+
+    def commit(self, node: bytes, group: bytes, index: int) -> None:
+        self._send_to_node(node, cluster.CommitBundle(group, index))
+
+    def release(self, node: bytes, group: bytes, index: int) -> None:
+        self._send_to_node(node, cluster.ReleaseBundle(group, index))
+
+    def removed(self, group: bytes) -> None:
+        for node in list(self._links):
+            self._send_to_node(node, cluster.GroupRemoved(group))
+        for actor, waiting in list(self._placing.waiting.items()):
+            if group_of(waiting.info.to_place) == group:
+                self._placing.unplace(actor)
+                self.actors.infeasible(actor, Death("nowhere", "its placement group was removed."))
+
+    def _on_bundle_prepared(self, link: Link, message: cluster.BundlePrepared) -> None:
+        self.groups.prepared(link.node_id, message.group, message.index, message.attempt, ok=message.ok)
+
+    def _on_ask_group(self, link: Link, message: cluster.AskGroup) -> None:
+        if message.group not in self.groups.table.groups:
+            link.send(cluster.GroupRemoved(message.group))
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def _on_ask(self, link: Link, message: cluster.Ask) -> None:
@@ -284,6 +324,8 @@ class Control:
         match what:
             case "nodes":
                 return [self._describe(member) for member in self._members()]
+            case "groups":
+                return self.groups.describe()
             case "jobs":
                 return list(self._jobs.values())
             case "actors":
@@ -333,6 +375,8 @@ HANDLERS: dict[type, Any] = {
     cluster.CopyStored: Control._on_copy_stored,
     cluster.CopyDropped: Control._on_copy_dropped,
     cluster.Freed: Control._on_freed,
+    cluster.BundlePrepared: Control._on_bundle_prepared,
+    cluster.AskGroup: Control._on_ask_group,
     cluster.Ask: Control._on_ask,
     cluster.End: Control._on_end,
 }

@@ -96,6 +96,20 @@ class WorkerStays(Event, frozen=True):
     worker: bytes
 
 
+class BundleCommitted(Event, frozen=True):
+    """A bundle of a placement group, which was set aside, counts from now on."""
+
+    group: bytes
+    index: int
+
+
+class BundleReleased(Event, frozen=True):
+    """It is given back; what runs in it is of no use any more."""
+
+    group: bytes
+    index: int
+
+
 class TimePassed(Event, frozen=True):
     """`next_deadline` was reached."""
 

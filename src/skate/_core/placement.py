@@ -96,6 +96,8 @@ class Where(msgspec.Struct, frozen=True, array_like=True):
     #: Labels that its node must have, and labels that it should have.
     required: tuple[Condition, ...] = ()
     preferred: tuple[Condition, ...] = ()
+    #: The placement group that what it starts itself is in, too.
+    captures: bytes = b""
 
 
 ANYWHERE = Where()

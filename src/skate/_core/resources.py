@@ -54,16 +54,53 @@ class Allocation(msgspec.Struct):
     gpu_ids: list[int]
 
 
+GROUP = "_group_"
+
+
+def in_bundle(amounts: Mapping[str, float], group: bytes, index: int = -1) -> dict[str, float]:
+    """The same amounts, out of a placement group: of any of its bundles, or of that one.
+
+    A bundle's resources have names of their own on its node, so that whoever asks for them is led there and uses
+    nothing else. Each is there twice, with and without the bundle's index: who names one needs both. `bundle_group_…`
+    is for those who need nothing, and still have to be there.
+    """
+    named = {f"{name}{GROUP}{group.hex()}": amount for name, amount in {**amounts, "bundle": BUNDLE_PART}.items()}
+    if index >= 0:
+        indexed = {**amounts, "bundle": BUNDLE_PART}
+        named.update({f"{name}{GROUP}{index}_{group.hex()}": amount for name, amount in indexed.items()})
+    return named
+
+
+#: What everybody in a bundle takes of it, besides what he asks for; a bundle has 1000 such parts.
+BUNDLE_PART = 0.001
+
+
+def group_of(amounts: Iterable[str]) -> bytes:
+    """The placement group that these resources are of; empty if they are of none."""
+    for name in amounts:
+        if GROUP in name:
+            return bytes.fromhex(name.rpartition("_")[2])
+    return b""
+
+
+def _is_cpu(name: str) -> bool:
+    return name == "CPU" or name.startswith("CPU_group_")
+
+
 class ResourcePool:
     """The resources of a node, taken and given back whole."""
 
-    __slots__ = ("available", "gpus", "total")
+    __slots__ = ("available", "bundle_gpus", "bundles", "gpus", "total")
 
     def __init__(self, total: Mapping[str, int]) -> None:
         self.total: Amounts = dict(total)
         self.available: Amounts = dict(total)
         #: What is free of each GPU, by its id.
         self.gpus: list[int] = [PRECISION] * (total.get("GPU", 0) // PRECISION)
+        #: Bundles of placement groups: what was taken for them, and the names that it has since; by group and index.
+        self.bundles: dict[tuple[bytes, int], tuple[Allocation, Amounts]] = {}
+        #: What is free of each GPU of a placement group: its bundle and that, by group and GPU.
+        self.bundle_gpus: dict[bytes, dict[int, tuple[int, int]]] = {}
 
     def copy(self) -> ResourcePool:
         """A pool to plan with."""
@@ -71,7 +108,49 @@ class ResourcePool:
         twin.total = self.total
         twin.available = dict(self.available)
         twin.gpus = list(self.gpus)
+        twin.bundles = self.bundles
+        twin.bundle_gpus = {group: dict(gpus) for group, gpus in self.bundle_gpus.items()}
         return twin
+
+    # -- bundles ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, group: bytes, index: int, needs: Amounts) -> bool:
+        """Set a bundle aside; False if that is not possible now."""
+        if (group, index) in self.bundles or not self.fits(needs):
+            return False
+        self.bundles[group, index] = (self.take(needs), {})
+        return True
+
+    def commit(self, group: bytes, index: int) -> None:
+        """Those who name the bundle can have it from now on."""
+        allocation, _ = self.bundles[group, index]
+        floats = {name: amount / PRECISION for name, amount in allocation.amounts.items()}
+        names = to_units_of_bundle(floats, group, index)
+        self.bundles[group, index] = (allocation, names)
+        for name, amount in names.items():
+            self.total[name] = self.total.get(name, 0) + amount
+            self.available[name] = self.available.get(name, 0) + amount
+        each = allocation.amounts.get("GPU", 0) // max(1, len(allocation.gpu_ids))
+        for gpu in allocation.gpu_ids:
+            self.bundle_gpus.setdefault(group, {})[gpu] = (index, each)
+
+    def release(self, group: bytes, index: int) -> None:
+        """The bundle is no more. What is still held of it is given back into nothing."""
+        bundle = self.bundles.pop((group, index), None)
+        if bundle is None:
+            return
+        allocation, names = bundle
+        for name, amount in names.items():
+            left = self.total[name] - amount
+            if left:
+                self.total[name] = left
+                self.available[name] -= amount
+            else:
+                del self.total[name], self.available[name]
+        gpus = {gpu: it for gpu, it in self.bundle_gpus.pop(group, {}).items() if it[0] != index}
+        if gpus:
+            self.bundle_gpus[group] = gpus
+        self.give_back(allocation)
 
     def can_ever_fit(self, request: Amounts) -> bool:
         total = self.total
@@ -85,7 +164,20 @@ class ResourcePool:
             if available.get(name, 0) - kept < amount:
                 return False
         gpus = request.get("GPU", 0)
-        return not gpus or self._choose_gpus(gpus) is not None
+        if gpus and self._choose_gpus(gpus) is None:
+            return False
+        inside = _gpus_in_bundle(request)
+        return inside is None or self._choose_in_bundle(*inside) is not None
+
+    def _choose_in_bundle(self, group: bytes, index: int, amount: int) -> list[int] | None:
+        known = self.bundle_gpus.get(group, {})
+        gpus = {gpu: free for gpu, (bundle, free) in known.items() if index in (-1, bundle)}
+        if amount >= PRECISION:
+            whole = [gpu for gpu, free in gpus.items() if free == PRECISION]
+            count = amount // PRECISION
+            return whole[:count] if len(whole) >= count else None
+        roomy = [(free, gpu) for gpu, free in gpus.items() if free >= amount]
+        return [min(roomy)[1]] if roomy else None
 
     def _choose_gpus(self, amount: int) -> list[int] | None:
         if amount >= PRECISION:
@@ -99,7 +191,11 @@ class ResourcePool:
     def take(self, request: Amounts) -> Allocation:
         """Take what `fits` has said yes to."""
         gpus = request.get("GPU", 0)
-        gpu_ids = self._choose_gpus(gpus) if gpus else []
+        inside = _gpus_in_bundle(request)
+        if inside is not None:
+            gpu_ids = self._choose_in_bundle(*inside)
+        else:
+            gpu_ids = self._choose_gpus(gpus) if gpus else []
         assert gpu_ids is not None, "take() without fits()"
         allocation = Allocation(request, gpu_ids)
         self.take_exactly(allocation)
@@ -113,24 +209,32 @@ class ResourcePool:
     def give_back(self, allocation: Allocation, *, but_cpus: bool = False) -> None:
         """The lease has ended. `but_cpus`: its CPUs were given back before."""
         amounts = allocation.amounts.items()
-        self._add([item for item in amounts if item[0] != "CPU"] if but_cpus else amounts, 1)
+        self._add([item for item in amounts if not _is_cpu(item[0])] if but_cpus else amounts, 1)
         self._add_gpus(allocation, 1)
 
     def give_back_cpus(self, allocation: Allocation) -> None:
         """The task waits for others: its CPUs serve them meanwhile."""
-        self.available["CPU"] = self.available.get("CPU", 0) + allocation.amounts.get("CPU", 0)
+        self._add([item for item in allocation.amounts.items() if _is_cpu(item[0])], 1)
 
     def take_cpus_again(self, allocation: Allocation) -> None:
         """The task goes on, whether or not its CPUs are free: stopping it would free nothing."""
-        self.available["CPU"] = self.available.get("CPU", 0) - allocation.amounts.get("CPU", 0)
+        self._add([item for item in allocation.amounts.items() if _is_cpu(item[0])], -1)
 
     def _add(self, amounts: Iterable[tuple[str, int]], sign: int) -> None:
         available = self.available
         for name, amount in amounts:
-            available[name] = available.get(name, 0) + sign * amount
+            if name in self.total or GROUP not in name:  # a bundle that is gone takes nothing back
+                available[name] = available.get(name, 0) + sign * amount
 
     def _add_gpus(self, allocation: Allocation, sign: int) -> None:
-        if allocation.gpu_ids:
+        inside = _gpus_in_bundle(allocation.amounts)
+        if inside is not None:
+            group, _index, amount = inside
+            gpus = self.bundle_gpus.get(group, {})
+            for gpu in allocation.gpu_ids:
+                if gpu in gpus:
+                    gpus[gpu] = (gpus[gpu][0], gpus[gpu][1] + sign * amount // len(allocation.gpu_ids))
+        elif allocation.gpu_ids:
             each = allocation.amounts["GPU"] // len(allocation.gpu_ids)
             for gpu in allocation.gpu_ids:
                 self.gpus[gpu] += sign * each
@@ -138,6 +242,26 @@ class ResourcePool:
     def validate(self) -> None:
         for name, amount in self.available.items():
             assert amount <= self.total.get(name, 0), f"more {name} is free than there is: {self.available}"
-            assert amount >= 0 or name == "CPU", f"{name} was taken twice: {self.available}"
+            assert amount >= 0 or _is_cpu(name), f"{name} was taken twice: {self.available}"
         assert all(0 <= free <= PRECISION for free in self.gpus), f"a GPU was taken twice: {self.gpus}"
         assert self.available.get("GPU", 0) == sum(self.gpus), f"{self.available} does not match {self.gpus}"
+
+
+def to_units_of_bundle(amounts: Mapping[str, float], group: bytes, index: int) -> Amounts:
+    """What a bundle adds to its node."""
+    whole = in_bundle(amounts, group, index)
+    whole[f"bundle{GROUP}{group.hex()}"] = 1.0
+    whole[f"bundle{GROUP}{index}_{group.hex()}"] = 1.0
+    return {name: round(amount * PRECISION) for name, amount in whole.items()}
+
+
+def _gpus_in_bundle(amounts: Mapping[str, int]) -> tuple[bytes, int, int] | None:
+    """The group, the index (-1: any) and the amount of GPUs that are asked of a placement group."""
+    found: tuple[bytes, int, int] | None = None
+    for name, amount in amounts.items():
+        if name.startswith("GPU_group_") and amount:
+            parts = name.split("_")
+            index = int(parts[2]) if len(parts) == 4 else -1
+            if found is None or index >= 0:
+                found = (bytes.fromhex(parts[-1]), index, amount)
+    return found

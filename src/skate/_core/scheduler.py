@@ -26,6 +26,8 @@ import msgspec
 from skate._core.lease_events import (
     AskReclaim,
     AskRetire,
+    BundleCommitted,
+    BundleReleased,
     Command,
     DemandChanged,
     Env,
@@ -47,7 +49,7 @@ from skate._core.lease_events import (
     WorkerUnblocked,
 )
 from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S, Class, Demand, Lease, Shares, Turns
-from skate._core.resources import Allocation, Amounts, ResourcePool, to_floats, to_units
+from skate._core.resources import GROUP, Allocation, Amounts, ResourcePool, group_of, to_floats, to_units
 
 #: When so many workers of an environment died in a row before they were ready, its demands are refused; or, if others
 #: of its workers are alive, have to do with those, and starting is tried again after START_RETRY_S.
@@ -300,6 +302,27 @@ class Scheduler:
         if worker is not None and worker.state == "asked":
             self._make_idle(worker, now)
 
+    def _on_bundle_committed(self, event: BundleCommitted, now: float, commands: list[Command]) -> None:
+        self.pool.commit(event.group, event.index)
+        self._look_at_feasibility()
+
+    def _on_bundle_released(self, event: BundleReleased, now: float, commands: list[Command]) -> None:
+        self.pool.release(event.group, event.index)
+        is_last = not any(group == event.group for group, _ in self.pool.bundles)
+        indexed = f"{GROUP}{event.index}_{event.group.hex()}"
+        for lease in self.leases.values():
+            if any(name.endswith(indexed) for name in lease.allocation.amounts) or (
+                is_last and group_of(lease.allocation.amounts) == event.group
+            ):
+                lease.asked_back_at = now
+                commands.append(KillWorker(lease.worker, "the placement group that it was in was removed"))
+        self._look_at_feasibility()
+
+    def _look_at_feasibility(self) -> None:
+        """What the node has in all has changed."""
+        for demand in self.demands.values():
+            demand.feasible = self.pool.can_ever_fit(demand.needs)
+
     def _on_time_passed(self, event: TimePassed, now: float, commands: list[Command]) -> None:
         for worker in self.workers.values():
             if worker.state == "asked" and now >= worker.since + ASK_GRACE_S:
@@ -321,6 +344,8 @@ class Scheduler:
 
     def _refuse_infeasible(self, now: float, commands: list[Command]) -> None:
         for demand in list(self.demands.values()):
+            if group_of(demand.needs):
+                continue  # the group may be reserved at any time, or be removed
             if not demand.feasible and now >= demand.waiting_since + self.config.infeasible_grace_s:
                 del self.demands[demand.cls]
                 asked, total = to_floats(demand.needs), to_floats(self.pool.total)
@@ -543,6 +568,8 @@ class Scheduler:
     def validate(self) -> None:
         self.pool.validate()
         left = ResourcePool(self.pool.total)
+        for allocation, _names in self.pool.bundles.values():
+            left.take_exactly(allocation)
         shares = Shares()
         for lease in self.leases.values():
             worker = self.workers[lease.worker]
@@ -582,5 +609,7 @@ HANDLERS: dict[type[Event], Callable[[Scheduler, Any, float, list[Command]], Non
     WorkerUnblocked: Scheduler._on_worker_unblocked,
     WorkerRetired: Scheduler._on_worker_retired,
     WorkerStays: Scheduler._on_worker_stays,
+    BundleCommitted: Scheduler._on_bundle_committed,
+    BundleReleased: Scheduler._on_bundle_released,
     TimePassed: Scheduler._on_time_passed,
 }

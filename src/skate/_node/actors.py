@@ -70,6 +70,11 @@ class Actors:
     def job_of(self, actor: bytes) -> Job:
         return self._placing[actor][1]
 
+    def captures(self, actor: bytes, key: int) -> bytes:
+        """The placement group that it passes on to what it starts."""
+        where = self._placing[actor][0].where
+        return where.captures if where is not None else b""
+
     def on_granted(self, command: leases.GrantLease) -> None:
         actor, pid = command.process, self._daemon.pids[command.worker]
         self._found(actor)

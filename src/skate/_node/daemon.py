@@ -21,7 +21,6 @@ except for detached actors: while there are any the node stays, and other driver
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import sys
@@ -30,6 +29,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
+from skate._control.groups import MESSAGES as GROUP_MESSAGES
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
@@ -38,6 +38,7 @@ from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
 from skate._node.actors import Actors
 from skate._node.demands import Demands
+from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
 from skate._node.lobby import Lobby, lobby_name
 from skate._node.logs import LastLines, Stream
@@ -46,6 +47,7 @@ from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
+from skate._node.system import is_stopped, raise_descriptor_limit, wait_writable
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
 from skate._wire import messages as wire
@@ -120,7 +122,7 @@ class Daemon:
             self.describe_process,
             full_grace_s=config.store_full_grace_s,
         )
-        descriptors = _raise_descriptor_limit()
+        descriptors = raise_descriptor_limit()
         prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
         self.scheduler = Scheduler(
             self.total,
@@ -142,6 +144,7 @@ class Daemon:
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
         self.actors = Actors(self)
+        self.groups = Groups(self)
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
@@ -378,7 +381,7 @@ class Daemon:
             return False
         os.kill(pid, signal.SIGSTOP)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while not _is_stopped(pid) and time.monotonic() < deadline:
+        while not is_stopped(pid) and time.monotonic() < deadline:
             time.sleep(0.0001)
         if self.store.running_task(slot) == running:
             return True
@@ -417,6 +420,9 @@ class Daemon:
     def _on_unblocked(self, process: Process, message: wire.Unblocked) -> None:
         self.post(leases.WorkerUnblocked(process.id))
 
+    def _on_group_message(self, process: Process, message: Any) -> None:
+        self.groups.on_message(process.id, message)
+
     def _on_actor_message(self, process: Process, message: Any) -> None:
         self.actors.on_message(process.id, message)
 
@@ -437,6 +443,7 @@ class Daemon:
             for command in self.scheduler.handle(self._events[0], time.monotonic()):
                 COMMANDS[type(command)](self, command)
             self._events.popleft()
+        self.groups.on_resources_changed()
 
     def _do_start_worker(self, command: leases.StartWorker) -> None:
         self.pool.start(command.env)
@@ -445,7 +452,16 @@ class Daemon:
         job, worker = self._job_of(command.process), self.processes[command.worker]
         news = job if worker.job != job else None
         worker.job = job
-        started = wire.LeaseStarted(command.lease, command.process, command.resources, command.gpu_ids, news)
+        is_actor = self.actors.is_placing(command.process)
+        where = self.actors if is_actor else self.demands
+        started = wire.LeaseStarted(
+            command.lease,
+            command.process,
+            command.resources,
+            command.gpu_ids,
+            news,
+            where.captures(command.process, command.key),
+        )
         self.send(command.worker, started)
         if self.actors.is_placing(command.process):
             self.actors.on_granted(command)
@@ -562,6 +578,7 @@ class Daemon:
         self.actors.on_process_died(gone)
         self.inquiries.on_process_died(process)
         self.demands.on_process_died(process.id)
+        self.groups.on_process_died(process.id)
         if self.neighbours is not None:
             self.neighbours.bridges.on_process_died(process.id)
             self.neighbours.transfers.on_process_died(process.id)
@@ -580,7 +597,7 @@ class Daemon:
         queued = sum(demand.count for demand in self.scheduler.demands.values())
         return NodeView(
             id=self.node_id,
-            total=self.total,
+            total=dict(pool.total),
             available=dict(pool.available),
             labels=self.config.labels,
             queued=queued,
@@ -624,28 +641,13 @@ class Daemon:
         channel.send(wire.Goodbye())
         give_up_at = time.monotonic() + LAST_LINES_S
         while channel.has_backlog and not channel.flush() and time.monotonic() < give_up_at:
-            if not _wait_writable(channel.fileno(), END_S):
+            if not wait_writable(channel.fileno(), END_S):
                 return  # it does not read
 
 
 def _is_end(error: Exception) -> bool:
     """Whether a channel just ended, or something came over it that must not."""
     return isinstance(error.__cause__, OSError) or str(error) == "end of stream"
-
-
-def _raise_descriptor_limit() -> int:
-    """As many open files as the system allows us; how many that is."""
-    import resource
-
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return 1 << 20 if hard == resource.RLIM_INFINITY else hard
-
-
-def _wait_writable(fd: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(timeout_s * 1000))
 
 
 HANDLERS: dict[type, Any] = {
@@ -671,6 +673,7 @@ HANDLERS: dict[type, Any] = {
 }
 
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
+HANDLERS.update(dict.fromkeys(GROUP_MESSAGES, Daemon._on_group_message))
 
 COMMANDS: dict[type, Any] = {
     leases.StartWorker: Daemon._do_start_worker,
@@ -680,11 +683,3 @@ COMMANDS: dict[type, Any] = {
     leases.KillWorker: Daemon._do_kill_worker,
     leases.ReportInfeasible: Daemon._do_report_infeasible,
 }
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in ("T", "t", "Z", "X")
-    except OSError:
-        return True

@@ -16,7 +16,7 @@ from skate._core.dispersal import SPILL_S, Changes, Dispersal
 from skate._core.ids import node_at, node_of
 from skate._core.placement import Input, NodeView, Request
 from skate._core.policy_turns import Class
-from skate._core.resources import Amounts, to_floats, to_units
+from skate._core.resources import Amounts, group_of, to_floats, to_units
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
@@ -31,9 +31,16 @@ class Demands:
         self._messages: dict[Class, wire.LeaseDemand] = {}
         #: Those that no node can serve, and that are refused when none comes.
         self._refusing: set[Class] = set()
+        #: Classes that pass their placement group on to what they start, their own and those of guests.
+        self._captures: dict[Class, bytes] = {}
 
     def on_demand(self, process_id: bytes, message: wire.LeaseDemand) -> None:
         """From a process of this node."""
+        group = group_of(message.resources)
+        if group and message.count and self._daemon.groups.is_removed(group):
+            self.forget(process_id, message.key)
+            self._daemon.send(process_id, wire.LeaseInfeasible(message.key, {}, {}, removed=True))
+            return
         if self._daemon.neighbours is None and message.where is None:
             self.ask_here(process_id, message)
             return
@@ -64,6 +71,8 @@ class Demands:
 
     def ask_here(self, process_id: bytes, message: wire.LeaseDemand) -> None:
         """Of the scheduler of this node, for one of its processes or for a guest."""
+        if message.where is not None and message.where.captures:
+            self._captures[process_id, message.key] = message.where.captures
         self._daemon.post(
             leases.DemandChanged(
                 process_id,
@@ -84,9 +93,16 @@ class Demands:
     def _refuse(self, cls: Class) -> None:
         """Nobody who could serve it has come."""
         wanted = self._dispersal.wanted[cls]
+        self._refusing.discard(cls)
         if not wanted.nowhere:
             return
         process_id, key = cls
+        group = group_of(wanted.request.needs)
+        if group:  # it may be reserved at any time, or be removed
+            self._daemon.groups.ask_whether_removed(group)
+            self._refusing.add(cls)
+            self._later(cls, self._daemon.config.infeasible_grace_s, self._refuse)
+            return
         most: Amounts = {}
         for view in self._views().values():
             for name, amount in view.total.items():
@@ -95,6 +111,24 @@ class Demands:
         infeasible = wire.LeaseInfeasible(key, asked, to_floats(most), nowhere=wanted.nowhere)
         self.forget(process_id, key)
         self._daemon.send(process_id, infeasible)
+
+    def on_group_removed(self, group: bytes) -> None:
+        """What waits for a place in it is refused."""
+        waiting = {cls for cls, wanted in self._dispersal.wanted.items() if group_of(wanted.request.needs) == group}
+        here = self._daemon.scheduler.demands.values()
+        waiting |= {it.cls for it in here if not it.dedicated and group_of(it.needs) == group}
+        for process_id, key in waiting:
+            if node_of(process_id) != self._daemon.number:
+                continue  # its own node does that
+            if (process_id, key) in self._messages:
+                request = self._dispersal.wanted[process_id, key].request
+                self._carry_out((process_id, key), self._dispersal.demand((process_id, key), request, 0, {}))
+            else:
+                self._daemon.post(leases.DemandChanged(process_id, key, {}, {}, 0))
+            self._daemon.send(process_id, wire.LeaseInfeasible(key, {}, {}, removed=True))
+
+    def captures(self, process_id: bytes, key: int) -> bytes:
+        return self._captures.get((process_id, key), b"")
 
     def forget(self, process_id: bytes, key: int) -> None:
         """Its demand was refused: the owner has dropped it."""
@@ -117,6 +151,8 @@ class Demands:
 
     def on_process_died(self, process_id: bytes) -> None:
         self._dispersal.process_died(process_id)
+        for cls in [cls for cls in self._captures if cls[0] == process_id]:
+            del self._captures[cls]
         for cls in [cls for cls in self._messages if cls[0] == process_id]:
             del self._messages[cls]
 

@@ -55,6 +55,7 @@ class Inquiries:
             "workers": self.workers,
             "demands": self.demands,
             "actors": lambda: daemon.actors.service.describe() if daemon.actors.service is not None else [],
+            "groups": lambda: daemon.groups.service.describe() if daemon.groups.service is not None else [],
             "store": self.store,
             "statistics": self.statistics,
         }
@@ -63,7 +64,7 @@ class Inquiries:
         if query.what == "events":
             self._gather(process, query)
             return
-        if query.what == "actors" and self._daemon.neighbours is not None:
+        if query.what in ("actors", "groups") and self._daemon.neighbours is not None:
             self._daemon.neighbours.pass_on(process.id, 0, query)
             return
         answer = self._answers.get(query.what)

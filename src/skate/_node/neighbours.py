@@ -154,6 +154,17 @@ class Neighbours:
                 self._daemon.actors.find_worker(actor, info, job)
             case cluster.UnplaceActor(actor):
                 self._daemon.actors.stop_looking(actor)
+            case cluster.PrepareBundle(group, index, attempt, needs):
+                ok = self._daemon.groups.set_aside(group, index, needs)
+                self.tell_control(cluster.BundlePrepared(group, index, attempt, ok))
+            case cluster.CommitBundle(group, index):
+                self._daemon.groups.count(group, index)
+                self.report_now()
+            case cluster.ReleaseBundle(group, index):
+                self._daemon.groups.give_back(group, index)
+                self.report_now()
+            case cluster.GroupRemoved(group):
+                self._daemon.groups.removed(group)
             case cluster.KillProcess(process, reason):
                 self._daemon.pool.kill(process, reason)
             case cluster.Introduce(process):
@@ -191,6 +202,13 @@ class Neighbours:
         self.transfers = Transfers(self._daemon, self)
         self._begun = True
         self._report()
+
+    def ask_group(self, group: bytes) -> None:
+        self.tell_control(cluster.AskGroup(group))
+
+    def report_now(self) -> None:
+        """What this node has in all has changed."""
+        self.tell_control(cluster.Report(self._daemon.view(), urgent=True))
 
     def _report(self) -> None:
         view = self._daemon.view()

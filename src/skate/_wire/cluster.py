@@ -54,6 +54,8 @@ class Report(Message, tag=3):
     """Node → control: how I am, every REPORT_PERIOD_S, and when much has changed. No reply."""
 
     view: NodeView
+    #: The others should know at once.
+    urgent: bool = False
 
 
 class News(Message, tag=4):
@@ -178,6 +180,51 @@ class Introduce(Message, tag=65):
     process_id: bytes
 
 
+# -- placement groups --------------------------------------------------------------------------------------------------
+
+
+class PrepareBundle(Message, tag=70):
+    """Control → node: set this bundle aside. Reply: BundlePrepared."""
+
+    group: bytes
+    index: int
+    attempt: int
+    needs: dict[str, int]
+
+
+class BundlePrepared(Message, tag=71):
+    group: bytes
+    index: int
+    attempt: int
+    ok: bool
+
+
+class CommitBundle(Message, tag=72):
+    """Control → node: all nodes have done so; it counts from now on. No reply."""
+
+    group: bytes
+    index: int
+
+
+class ReleaseBundle(Message, tag=73):
+    """Control → node: give it back, and end what runs in it. No reply."""
+
+    group: bytes
+    index: int
+
+
+class GroupRemoved(Message, tag=74):
+    """Control → nodes: who waits for a place in it waits in vain."""
+
+    group: bytes
+
+
+class AskGroup(Message, tag=75):
+    """Node → control: does it exist? Reply, if not: GroupRemoved."""
+
+    group: bytes
+
+
 # -- node ↔ node -------------------------------------------------------------------------------------------------------
 
 
@@ -298,7 +345,8 @@ ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
     ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, Locate, Located, Tracked, CopyStored,
     CopyDropped, Freed, DropCopies, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor,
-    UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce,
+    UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared, CommitBundle,
+    ReleaseBundle, GroupRemoved, AskGroup,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -243,6 +243,8 @@ class LeaseInfeasible(Message, tag=24):
     reason: str = ""
     #: Set when no node of the cluster can serve it: why.
     nowhere: str = ""
+    #: The placement group that it was to run in was removed.
+    removed: bool = False
 
 
 class LeaseStarted(Message, tag=25):
@@ -254,6 +256,8 @@ class LeaseStarted(Message, tag=25):
     gpu_ids: list[int]
     #: The job that you work for from now on; None: the same as before.
     job: Job | None = None
+    #: The placement group that what you start is in, too.
+    captures: bytes = b""
 
 
 class Blocked(Message, tag=26):
@@ -611,6 +615,25 @@ class FindActor(Message, tag=111):
     namespace: str
 
 
+class CreateGroup(Message, tag=120):
+    """Process → daemon: reserve these bundles, together. Reply: Answer, {"taken": True} if another has its name."""
+
+    request: int
+    group: bytes
+    bundles: list[dict[str, float]]
+    strategy: str
+    name: str = ""
+    #: It outlives its job.
+    detached: bool = False
+    job: bytes = b""
+
+
+class RemoveGroup(Message, tag=121):
+    """Process → daemon: give them back, and end what runs in them. No reply."""
+
+    group: bytes
+
+
 class Taken(Message, tag=112):
     """Actor that runs several calls at a time → caller: I have read your last Tasks."""
 
@@ -621,7 +644,7 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Prefetch, Pinned, Unpin, Free, Define,
     Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched,
     Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded,
-    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, Taken,
+    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, CreateGroup, RemoveGroup, Taken,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

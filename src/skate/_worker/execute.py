@@ -275,6 +275,8 @@ class Executor:
             self.resources = message.resources
             if message.job is not None:
                 self._begin_job(message.job)
+            if message.captures != self._runtime.captures:
+                self._runtime.capture(message.captures)
             if self.gpu_ids or message.gpu_ids:
                 # The node counts its GPUs from 0; the driver may have been given some of the machine's by number.
                 self.gpu_ids = [self._visible_gpus[i] if i < len(self._visible_gpus) else i for i in message.gpu_ids]
@@ -295,6 +297,7 @@ class Executor:
     def _begin_job(self, job: Job) -> None:
         welcome = self._runtime.welcome
         welcome.job_id, welcome.namespace = job.id, job.namespace
+        self._runtime.driver_id = job.driver
         sys.path += [path for path in job.sys_path if path not in sys.path]
 
     def on_owner_dead(self, peer: Peer) -> None:

@@ -31,7 +31,7 @@ from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable, Stored
 from skate._core.task import Failure, Task
 from skate._object_ref import ObjectRef, dropped
-from skate._options import TaskOptions
+from skate._options import TaskOptions, captured
 from skate._serialize import private
 from skate._serialize.failures import error_of, failure_of
 from skate._serialize.values import (
@@ -93,6 +93,12 @@ class Runtime:
         self.context = TaskContext(os.urandom(16))
         self.welcome: m.Welcome
         self.process_id = b""
+        #: The process of the driver of the current job.
+        self.driver_id = b""
+        #: The placement group that what is started here is in, unless it says otherwise; empty: none.
+        self.captures = b""
+        #: Remote functions that are prepared for calls: what they know is out of date when that changes.
+        self.prepared: weakref.WeakSet[Any] = weakref.WeakSet()
         #: There may be other nodes.
         self.in_cluster = False
         self._slot = slot
@@ -153,6 +159,7 @@ class Runtime:
         """Build what depends on it, before the next message is looked at: that may be the first task."""
         self.welcome = message
         self.process_id = message.process_id
+        self.driver_id = message.process_id if self.is_driver else b""
         self.in_cluster = node_of(message.process_id) > 0
         fd = self._control.fds.popleft() if self._arena_fd is None else self._arena_fd
         self.arena = mmap.mmap(fd, arena_file_bytes(message.arena_bytes))
@@ -430,7 +437,14 @@ class Runtime:
 
     # -- submit ---------------------------------------------------------------------------------------------------
 
+    def capture(self, group: bytes) -> None:
+        self.captures = group
+        for function in list(self.prepared):
+            function._call = None
+
     def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
+        if self.captures:
+            options = captured(options, self.captures)
         env = self.environment(options.runtime_env)
         with self.lock:
             cls = self.submitter.scheduling_class(

@@ -45,6 +45,7 @@ from skate.exceptions import (
     OutOfMemoryError,
     RuntimeEnvSetupError,
     TaskCancelledError,
+    TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
 )
@@ -294,7 +295,9 @@ class Submitter:
         for task in queue:
             entry = self._table.entries[task.id]
             error: Exception
-            if message.reason:
+            if message.removed:
+                error = TaskPlacementGroupRemoved()
+            elif message.reason:
                 error = RuntimeEnvSetupError(task_name=entry.call.name, reason=message.reason)
             else:
                 error = TaskUnschedulableError(

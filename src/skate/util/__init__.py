@@ -21,9 +21,15 @@ __all__ = [
     "ActorPool",
     "Executor",
     "as_completed",
+    "PlacementGroup",
+    "get_current_placement_group",
     "get_node_ip_address",
+    "get_placement_group",
     "list_named_actors",
     "map_unordered",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
 ]
 
 _HOMES = {
@@ -31,6 +37,16 @@ _HOMES = {
     "Executor": "skate.util.executor",
     "as_completed": "skate.util.results",
     "map_unordered": "skate.util.results",
+    **dict.fromkeys(
+        (
+            "PlacementGroup",
+            "get_current_placement_group",
+            "get_placement_group",
+            "placement_group_table",
+            "remove_placement_group",
+        ),
+        "skate.util.placement_group",
+    ),
 }
 
 
@@ -63,6 +79,8 @@ def __getattr__(name: str) -> Any:
         from skate.actor import list_named_actors
 
         found: Any = list_named_actors
+    elif name == "placement_group":
+        import skate.util.placement_group as found  # a module that can be called, as in Ray
     elif name in _HOMES:
         import importlib
 

@@ -7,6 +7,7 @@ from skate.strategies import (
     NodeAffinitySchedulingStrategy,
     NodeLabelSchedulingStrategy,
     NotIn,
+    PlacementGroupSchedulingStrategy,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "NodeAffinitySchedulingStrategy",
     "NodeLabelSchedulingStrategy",
     "NotIn",
+    "PlacementGroupSchedulingStrategy",
 ]

@@ -1,0 +1,261 @@
+"""Placement groups, on one machine and on several."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import skate
+from skate.cluster_utils import Cluster
+from skate.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from skate.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from waiting import wait_for
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    with skate.init(num_cpus=3, num_gpus=2, infeasible_grace_s=0.2):
+        yield
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three nodes with two CPUs each."""
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 2}) as cluster:
+        cluster.add_node(num_cpus=2)
+        cluster.add_node(num_cpus=2)
+        cluster.connect()
+        yield cluster
+        skate.shutdown()
+
+
+@skate.remote(num_cpus=1)
+def node_id() -> str:
+    return skate.get_runtime_context().get_node_id()
+
+
+@skate.remote(num_cpus=1)
+class Resident:
+    def node_id(self) -> str:
+        return skate.get_runtime_context().get_node_id()
+
+    def group(self) -> PlacementGroup | None:
+        return get_current_placement_group()
+
+    def child_group(self) -> PlacementGroup | None:
+        return skate.get(current_group.remote())
+
+
+@skate.remote(num_cpus=0)
+def current_group() -> PlacementGroup | None:
+    return get_current_placement_group()
+
+
+def in_group(group: PlacementGroup, index: int = -1, **more: Any) -> PlacementGroupSchedulingStrategy:
+    return PlacementGroupSchedulingStrategy(group, index, **more)
+
+
+def nodes_of(group: PlacementGroup) -> list[str]:
+    return list(placement_group_table(group)["bundles_to_node_id"].values())
+
+
+def cpus() -> float:
+    return skate.available_resources().get("CPU", 0.0)
+
+
+# -- on one machine ----------------------------------------------------------------------------------------------------
+
+
+def test_a_group_reserves_what_it_asks_for_and_gives_it_back(alone: None) -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}])
+    assert skate.get(group.ready(), timeout=10) == group
+    assert group.bundle_specs == [{"CPU": 1}, {"CPU": 1}]
+    assert cpus() == 1
+    assert placement_group_table(group)["state"] == "CREATED"
+    remove_placement_group(group)
+    wait_for(lambda: cpus() == 3, 10, "the CPUs to be free")
+    assert placement_group_table(group)["state"] == "REMOVED"
+
+
+def test_tasks_and_actors_use_the_bundles_and_nothing_else(alone: None) -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}])
+    actors = [Resident.options(scheduling_strategy=in_group(group, index)).remote() for index in (0, 1)]
+    assert skate.get([actor.group.remote() for actor in actors]) == [group, group]
+    waiting = node_id.options(scheduling_strategy=in_group(group)).remote()
+    assert skate.wait([waiting], timeout=0.3) == ([], [waiting]), "both bundles are full, although a CPU is free"
+    assert skate.get(node_id.remote()) == skate.get_runtime_context().get_node_id()
+    del actors
+    assert skate.get(waiting)
+
+
+def test_a_group_waits_until_there_is_room(alone: None) -> None:
+    first = placement_group([{"CPU": 2}])
+    assert first.wait(10)
+    second = placement_group([{"CPU": 2}])
+    assert not second.wait(0.5), "longer than what can never run may wait"
+    assert placement_group_table(second)["state"] == "PENDING"
+    remove_placement_group(first)
+    assert second.wait(10)
+
+
+def test_children_are_captured_if_asked_for(alone: None) -> None:
+    @skate.remote(num_cpus=1)
+    def parent() -> tuple[PlacementGroup | None, PlacementGroup | None]:
+        actor = Resident.options(num_cpus=0).remote()
+        return skate.get(current_group.remote()), skate.get(actor.group.remote())
+
+    group = placement_group([{"CPU": 1}])
+    captured = in_group(group, placement_group_capture_child_tasks=True)
+    assert skate.get(parent.options(scheduling_strategy=captured).remote()) == (group, group)
+    assert skate.get(parent.options(scheduling_strategy=in_group(group)).remote()) == (None, None)
+    assert skate.get(parent.options(scheduling_strategy=captured).remote()) == (group, group)
+    actor = Resident.options(scheduling_strategy=captured).remote()
+    assert skate.get(actor.child_group.remote()) == group
+
+
+def test_nested_tasks_in_one_bundle_do_not_wait_for_each_other(alone: None) -> None:
+    @skate.remote(num_cpus=1)
+    def depth(levels: int) -> int:
+        return 1 + (skate.get(depth.remote(levels - 1)) if levels else 0)
+
+    group = placement_group([{"CPU": 1}])
+    strategy = in_group(group, placement_group_capture_child_tasks=True)
+    assert skate.get(depth.options(scheduling_strategy=strategy).remote(5)) == 6
+
+
+def test_gpus_of_a_bundle_are_its_own(alone: None) -> None:
+    @skate.remote(num_cpus=0, num_gpus=1)
+    def gpus() -> tuple[list[int], str | None]:
+        return skate.get_gpu_ids(), os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    group = placement_group([{"GPU": 1}, {"GPU": 1}])
+    seen = [skate.get(gpus.options(scheduling_strategy=in_group(group, index)).remote()) for index in (0, 1, 0)]
+    assert seen[0] == seen[2] != seen[1]
+    assert sorted([seen[0][0], seen[1][0]]) == [[0], [1]]
+    assert all(variable == str(ids[0]) for ids, variable in seen)
+
+
+def test_removing_a_group_ends_what_is_in_it(alone: None) -> None:
+    @skate.remote(num_cpus=1, max_retries=0)
+    def hang() -> None:
+        time.sleep(60)
+
+    group = placement_group([{"CPU": 1}])
+    strategy = in_group(group)
+    actor = Resident.options(num_cpus=0, scheduling_strategy=strategy).remote()
+    skate.get(actor.node_id.remote())
+    running = hang.options(scheduling_strategy=strategy).remote()
+    wait_for(lambda: f"CPU_group_{group.id.hex()}" not in skate.available_resources(), 10, "the task to run")
+    waiting = hang.options(scheduling_strategy=strategy).remote()
+    remove_placement_group(group)
+    with pytest.raises(skate.exceptions.TaskPlacementGroupRemoved):
+        skate.get(waiting)
+    with pytest.raises(skate.exceptions.WorkerCrashedError):
+        skate.get(running)
+    with pytest.raises(skate.exceptions.ActorDiedError, match="placement group"):
+        skate.get(actor.node_id.remote())
+    with pytest.raises(skate.exceptions.TaskPlacementGroupRemoved):
+        skate.get(node_id.options(scheduling_strategy=strategy).remote())
+    wait_for(lambda: cpus() == 3, 10, "the CPUs to be free")
+
+
+def test_groups_have_names(alone: None) -> None:
+    group = placement_group([{"CPU": 1}], name="mine")
+    assert get_placement_group("mine") == group
+    assert get_placement_group("mine").bundle_specs == [{"CPU": 1.0}]
+    with pytest.raises(ValueError, match="another group has that name"):
+        placement_group([{"CPU": 1}], name="mine")
+    remove_placement_group(group)
+    with pytest.raises(ValueError, match="no placement group has that name"):
+        get_placement_group("mine")
+    assert placement_group([{"CPU": 1}], name="mine").wait(10)
+
+
+def test_a_group_travels(alone: None) -> None:
+    @skate.remote(num_cpus=0)
+    def use(group: PlacementGroup) -> PlacementGroup | None:
+        strategy = PlacementGroupSchedulingStrategy(group)
+        return skate.get(current_group.options(scheduling_strategy=strategy).remote())
+
+    group = placement_group([{"CPU": 1}])
+    assert pickle.loads(pickle.dumps(group)) == group
+    assert skate.get(use.remote(group)) == group
+    assert skate.util.placement_group([{"CPU": 1}]) != group, "the module can be called, as in Ray"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"bundles": []}, "one or more dicts"),
+        ({"bundles": [{}]}, "not a dict of resources"),
+        ({"bundles": [{"CPU": -1}]}, "is no amount"),
+        ({"bundles": [{"CPU": 0}]}, "asks for nothing"),
+        ({"bundles": [{"CPU": 1}], "strategy": "TIGHT"}, "STRICT_SPREAD"),
+        ({"bundles": [{"CPU": 1}], "lifetime": "long"}, "detached"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        placement_group(**arguments)
+
+
+def test_a_bundle_that_is_not_there_is_refused(alone: None) -> None:
+    group = placement_group([{"CPU": 1}])
+    with pytest.raises(ValueError, match="one of 0 to 0"):
+        in_group(group, 1)
+    with pytest.raises(TypeError, match="has returned"):
+        PlacementGroupSchedulingStrategy("group")
+
+
+# -- on several --------------------------------------------------------------------------------------------------------
+
+
+def test_strategies_choose_nodes(cluster: Cluster) -> None:
+    expected = {"STRICT_PACK": 1, "PACK": 1, "SPREAD": 2, "STRICT_SPREAD": 2}
+    for strategy, nodes in expected.items():
+        group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy=strategy)
+        assert group.wait(10)
+        assert len(set(nodes_of(group))) == nodes, strategy
+        for index, node in enumerate(nodes_of(group)):
+            assert skate.get(node_id.options(scheduling_strategy=in_group(group, index)).remote()) == node
+            actor = Resident.options(scheduling_strategy=in_group(group, index)).remote()
+            assert skate.get(actor.node_id.remote()) == node
+        remove_placement_group(group)
+        wait_for(lambda: cpus() == 6, 10, "the CPUs to be free")
+
+
+def test_bundles_that_do_not_fit_on_one_node(cluster: Cluster) -> None:
+    assert len(set(nodes_of(_ready(placement_group([{"CPU": 2}] * 3))))) == 3
+    strict = placement_group([{"CPU": 2}, {"CPU": 1}], strategy="STRICT_PACK")
+    assert not strict.wait(0.5)
+    cluster.add_node(num_cpus=3)
+    assert strict.wait(10)
+
+
+def test_bundles_of_a_node_that_is_gone_find_another(cluster: Cluster) -> None:
+    group = _ready(placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD"))
+    lost = cluster.worker_nodes[0]
+    index = nodes_of(group).index(lost.node_id)
+    cluster.remove_node(lost, allow_graceful=False)
+    wait_for(lambda: placement_group_table(group)["state"] == "RESCHEDULING", 10, "the loss to be known")
+    fourth = cluster.add_node(num_cpus=2)
+    wait_for(lambda: placement_group_table(group)["state"] == "CREATED", 10, "another place")
+    assert nodes_of(group)[index] == fourth.node_id
+    assert skate.get(node_id.options(scheduling_strategy=in_group(group, index)).remote()) == fourth.node_id
+
+
+def _ready(group: PlacementGroup) -> PlacementGroup:
+    assert group.wait(10)
+    return group
