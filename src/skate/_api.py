@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 from skate._config import cpu_count, default_store_bytes, memory_bytes, temporary_directory
-from skate._node.main import NodeConfig
+from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
@@ -83,7 +83,8 @@ def init(
     address: with "local" a node is started here, which ends with this program unless it has detached actors. "auto"
     joins the newest node that runs here: of a cluster (`skate start`), or one that is there because it has some; the
     "address" that `init` returned there joins that one, and "host:port" the cluster whose head that is, through its
-    node on this machine. Without one, the environment variable SKATE_ADDRESS counts, and then "local".
+    node on this machine; "skate://host:port" is for machines that are no node of it. Without one, the environment
+    variable SKATE_ADDRESS counts, and then "local".
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine. labels: what they can
     choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
@@ -141,7 +142,12 @@ def init(
         _settings.clear()
         _settings.update(namespace=namespace, runtime_env=checked.runtime_env)
         env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
-        if address not in (None, "local"):
+        outside = outside_cluster(address)
+        if outside is not None:
+            # A node that gives nothing and listens nowhere: all else is as for any other driver.
+            config.cluster, config.serves = outside, False
+            _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
+        elif address not in (None, "local"):
             _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace)
         else:
             _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
@@ -171,7 +177,8 @@ def _check_init(
     if address not in (None, "local", "auto") and not _is_address(address):
         raise ValueError(
             f"init(address={address!r}): it may be 'local' (or left out) to start a node here, 'auto' to join the "
-            "newest that runs here, or the 'host:port' of a cluster that this machine is a node of."
+            "newest that runs here, the 'host:port' of a cluster that this machine is a node of, or "
+            "'skate://host:port' from elsewhere."
         )
     if address not in (None, "local"):
         for name, value in (
@@ -210,10 +217,20 @@ def _check_init(
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")
 
 
+def outside_cluster(address: str | None) -> ClusterConfig | None:
+    """How a driver that is on no node of it finds a cluster, if that is what the address says."""
+    if address is None or not address.startswith("skate://"):
+        return None
+    from skate._wire.token import find_token
+
+    host, _, port = address.removeprefix("skate://").rpartition(":")
+    return ClusterConfig(control=(host.strip("[]"), int(port)), token=find_token(None).decode())
+
+
 def _is_address(address: Any) -> bool:
     if not isinstance(address, str):
         return False
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix("skate://").rpartition(":")
     return address.startswith("skate-") or bool(host and port.isdecimal() and 0 < int(port) < 1 << 16)
 
 

@@ -167,6 +167,10 @@ class Control:
     def views(self) -> list[NodeView]:
         return self.membership.views
 
+    def _on_please_link(self, link: Link, message: cluster.PleaseLink) -> None:
+        node = self._by_number.get(message.node, b"")
+        self._send_to_node(node, cluster.PleaseLink(node_of(link.node_id)))
+
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def _on_job_started(self, link: Link, message: cluster.JobStarted) -> None:
@@ -364,6 +368,7 @@ HANDLERS: dict[type, Any] = {
     cluster.Join: Control._on_join,
     cluster.Report: Control._on_report,
     cluster.Leave: Control._on_leave,
+    cluster.PleaseLink: Control._on_please_link,
     cluster.JobStarted: Control._on_job_started,
     cluster.JobEnded: Control._on_job_ended,
     cluster.Acquaint: Control._on_acquaint,

@@ -50,12 +50,14 @@ class NodeView(msgspec.Struct, kw_only=True):
     queued: int = 0
     task_s: float = TASK_S_AT_FIRST
     bytes_per_s: float = BYTES_PER_S_AT_FIRST
+    #: It runs tasks and actors; otherwise it is there for a driver.
+    serves: bool = True
     #: Of its object store.
     store_bytes: int = 0
     store_used_bytes: int = 0
 
     def can_ever_fit(self, needs: Amounts) -> bool:
-        return all(amount <= self.total.get(name, 0) for name, amount in needs.items())
+        return self.serves and all(amount <= self.total.get(name, 0) for name, amount in needs.items())
 
     def fits(self, needs: Amounts) -> bool:
         return all(amount <= self.available.get(name, 0) for name, amount in needs.items())

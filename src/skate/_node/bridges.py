@@ -92,13 +92,20 @@ class Bridges:
             link.close()
             return
         if (ours, theirs) in self._opening:
-            if self._neighbours.number < node_of(theirs):
+            if self._opening[ours, theirs] is not None and self._neighbours.number < node_of(theirs):
                 link.close()  # ours is on its way
                 return
             self._stop_opening(ours, theirs)
         self._neighbours.acquaint(ours, node_of(theirs))
         link.send(cluster.ChannelOpened(self._daemon.pids[ours]))
         self._hand_over(link, ours, theirs, message.pid)
+
+    def on_please_open(self, ours: bytes, theirs: bytes) -> None:
+        """A node that cannot reach us wants a channel."""
+        if ours in self._daemon.pids:
+            self.connect(ours, theirs)
+        else:
+            self._daemon.send(theirs, self._daemon.switchboard.death_of(ours))
 
     def _stop_opening(self, ours: bytes, theirs: bytes) -> None:
         link = self._opening.pop((ours, theirs), None)

@@ -124,6 +124,8 @@ class Daemon:
         )
         descriptors = raise_descriptor_limit()
         prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
+        if not config.serves:
+            prestart = 0
         self.scheduler = Scheduler(
             self.total,
             SchedulerConfig(
@@ -154,6 +156,8 @@ class Daemon:
         self.address = lobby_name(self.node_id, cluster)
         self._lobby: Lobby | None = None
         self._ended = False
+        #: It was taken for dead by its cluster: all that it ran is over, and it begins again as another node.
+        self.joins_anew = False
         #: It serves a cluster, and ends when that does or when it is told to.
         self._serves = config.cluster is not None and config.control_fd < 0
         if config.control_fd >= 0:
@@ -165,6 +169,8 @@ class Daemon:
 
     def _find_resources(self) -> dict[str, float]:
         config = self.config
+        if not config.serves:
+            return {}
         memory = config.memory
         if memory is None:
             memory = max(0, MemoryMonitor().available_bytes() - config.object_store_memory)
@@ -600,6 +606,7 @@ class Daemon:
             total=dict(pool.total),
             available=dict(pool.available),
             labels=self.config.labels,
+            serves=self.config.serves,
             queued=queued,
             task_s=self.task_s.value,
             bytes_per_s=self.bytes_per_s.value,
@@ -616,9 +623,11 @@ class Daemon:
                 total[name] = total.get(name, 0) + amount
         return to_floats(total)
 
-    def end(self, reason: str) -> None:
-        """Told to, by the cluster."""
+    def end(self, reason: str, *, joins_anew: bool = False) -> None:
+        """Told to, by the cluster or a person."""
+        sys.stderr.write(f"skate: node {self.number} ends: {reason}\n")
         self._ended = True
+        self.joins_anew = joins_anew and self._serves
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

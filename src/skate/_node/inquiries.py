@@ -88,14 +88,15 @@ class Inquiries:
     def _views(self) -> list[NodeView]:
         neighbours = self._daemon.neighbours
         others = neighbours.members.values() if neighbours is not None else ()
-        return [self._daemon.view(), *(member.view for member in others)]
+        views = [self._daemon.view(), *(member.view for member in others)]
+        return [view for view in views if view.serves]
 
     def nodes(self) -> list[dict[str, Any]]:
         neighbours = self._daemon.neighbours
         if neighbours is None:
             return [_describe_node(self._daemon.view(), "127.0.0.1", socket.gethostname())]
         members = [neighbours.member, *neighbours.members.values()]
-        return [_describe_node(member.view, member.host, member.name) for member in members]
+        return [_describe_node(member.view, member.host, member.name) for member in members if member.view.serves]
 
     def workers(self) -> list[dict[str, Any]]:
         daemon = self._daemon

@@ -45,6 +45,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     resources: dict[str, float] = {}
     #: Bytes of memory that tasks can reserve (`memory=`); None: what is available at the start.
     memory: int | None = None
+    #: It runs tasks and actors; otherwise it is there for its driver alone, and has nothing.
+    serves: bool = True
     #: What tasks and actors can choose it by.
     labels: dict[str, str] = {}
     #: Size of the arena in bytes.
@@ -88,6 +90,16 @@ def _report(config: NodeConfig, **what: str) -> None:
         os.close(config.report_fd)
 
 
+def _begin_again(config: NodeConfig) -> None:
+    """As another node of the same cluster, in a process that knows nothing of the last one."""
+    config.report_fd = -1
+    fd = os.memfd_create("skate-settings")  # it has the token in it
+    os.write(fd, msgspec.json.encode(config) + b"\n")
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+    os.execv(sys.executable, sys.orig_argv)
+
+
 def main() -> None:
     # One that serves a cluster knows its token, which no list of processes is to show.
     config = msgspec.json.decode(sys.argv[1] if sys.argv[1:] else sys.stdin.readline(), type=NodeConfig)
@@ -103,6 +115,8 @@ def main() -> None:
         daemon = Daemon(config, zygote_pid, zygote_sock)
         _report(config, node_id=daemon.node_id.hex(), lobby=daemon.address)
         daemon.run()
+        if daemon.joins_anew:
+            _begin_again(config)
         code = 0
     except JoinError as error:
         _report(config, error=str(error))

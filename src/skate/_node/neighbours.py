@@ -98,6 +98,7 @@ class Neighbours:
                 total=daemon.total,
                 available=daemon.total,
                 labels=daemon.config.labels,
+                serves=daemon.config.serves,
                 store_bytes=daemon.config.object_store_memory,
             ),
             config.advertise or listens,
@@ -172,6 +173,8 @@ class Neighbours:
                     self.acquaint(process, CONTROL)
                 else:
                     self.tell_control(cluster.ProcessGone(self._daemon.switchboard.death_of(process)))
+            case cluster.PleaseLink(node):
+                self._link_to(node)
             case cluster.Located():
                 self.transfers.on_located(message)
             case cluster.Tracked(object):
@@ -183,8 +186,10 @@ class Neighbours:
                 self.number = node_of(message.node_id)
                 self.cluster_id = message.cluster_id
                 self._learn(message.members)
-            case cluster.TellToEnd() | cluster.End():
-                self._daemon.end(message.reason)
+            case cluster.TellToEnd(reason):
+                self._daemon.end(reason, joins_anew=True)
+            case cluster.End(reason):
+                self._daemon.end(reason)
             case _:
                 raise ValueError(f"{type(message).__name__} is not for a node")
 
@@ -254,8 +259,11 @@ class Neighbours:
             return None
         link = self._links[node] = Link(self._loop, self._on_message, self._on_link_lost, name=f"node {node}")
         link.node_id = member.view.id
-        link.send(cluster.Link(self.node_id))
-        link.connect(member.host, member.port, self.token)
+        if member.port:
+            link.send(cluster.Link(self.node_id))
+            link.connect(member.host, member.port, self.token)
+        else:  # what is said meanwhile waits until it has made one
+            self.tell_control(cluster.PleaseLink(node))
         return link
 
     def _on_link_lost(self, link: Link, why: str) -> None:
@@ -273,9 +281,16 @@ class Neighbours:
             case cluster.Link(node_id):
                 link.node_id = node_id
                 link.rebind(self._on_message, self._on_link_lost)
-                self._links.setdefault(node_of(node_id), link)
+                known = self._links.get(node_of(node_id))
+                if known is None or not known.is_connecting:
+                    self._links[node_of(node_id)] = link
+                    if known is not None:
+                        known.hand_waiting_to(link)
             case cluster.OpenChannel():
                 self.bridges.on_asked(message, link)
+            case cluster.OfferTransfer(node_id):
+                link.send(cluster.TransferOpened())
+                self.transfers.on_offered(node_id, link.hand_over())
             case cluster.OpenTransfer(node_id):
                 link.send(cluster.TransferOpened())
                 self.transfers.on_opened(node_id, link.hand_over())
@@ -294,6 +309,10 @@ class Neighbours:
                 self._on_guest(message)
             case cluster.ProcessGone(gone):
                 self._on_guest_gone(gone)
+            case cluster.PleaseOpen(asker, _pid, target):
+                self.bridges.on_please_open(target, asker)
+            case cluster.PleaseTransfer():
+                self.transfers.offer(node_of(link.node_id))
             case cluster.AskChunk():
                 self.transfers.on_ask_chunk(node_of(link.node_id), message)
             case cluster.ChunkFailed():
@@ -362,7 +381,7 @@ class Neighbours:
     def _on_node_gone(self, node_id: bytes, reason: str) -> None:
         number = node_of(node_id)
         if number == self.number:
-            self._daemon.end(f"the control service says that this node is dead: {reason}")
+            self._daemon.end(f"the control service says that this node is dead: {reason}", joins_anew=True)
             return
         if self.members.pop(number, None) is None:
             return

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from skate._node.neighbours import Neighbours
 
 
+#: A connection that was to be made for another node and failed is tried again after this time.
+OFFER_AGAIN_S = 0.2
 #: From objects of at least this size it is learnt how fast they arrive.
 MEASURED_BYTES = 1 << 20
 #: An object that others know of, and this node does not, is taken to be freed after this time.
@@ -103,6 +105,8 @@ class Transfers:
         self._pins: dict[tuple[bytes, int], tuple[wire.Pin, set[bytes]]] = {}
         self._inlets: dict[int, Inlet] = {}
         self._opening: dict[int, Link] = {}
+        #: Nodes that listen nowhere and were asked to make a connection.
+        self._invited: set[int] = set()
         self._unasked: dict[int, list[cluster.AskChunk]] = {}
         self._chunks: dict[int, Chunk] = {}
         self._tags = itertools.count(1)
@@ -276,18 +280,17 @@ class Transfers:
         if member is None:
             self._source_failed(node)
             return
+        if not member.port:
+            if node not in self._invited:
+                self._invited.add(node)
+                self._neighbours.send(node, cluster.PleaseTransfer())
+            return
 
         def on_message(link: Link, message: object) -> None:
             if not isinstance(message, cluster.TransferOpened):
                 raise ValueError(f"{type(message).__name__} came instead of TransferOpened")
             del self._opening[node]
-            done = self._on_done(node, Inlet)
-            self._inlets[node] = Inlet(link.hand_over(), self._daemon.store.view, done)
-            for ask in self._unasked.pop(node, []):
-                if ask.tag in self._chunks and self._chunks[ask.tag].wanted:
-                    self._send_ask(node, ask)
-                else:
-                    self._forget_chunk(ask.tag)
+            self._begin_receiving(node, link.hand_over())
 
         def on_lost(link: Link, why: str) -> None:
             if self._opening.pop(node, None) is link:
@@ -295,6 +298,40 @@ class Transfers:
 
         link = self._opening[node] = Link(self._daemon.loop, on_message, on_lost, name="transfer", one_by_one=True)
         link.send(cluster.OpenTransfer(self._daemon.node_id))
+        link.connect(member.host, member.port, self._neighbours.token)
+
+    def _begin_receiving(self, node: int, sock: socket.socket) -> None:
+        self._inlets[node] = Inlet(sock, self._daemon.store.view, self._on_done(node, Inlet))
+        for ask in self._unasked.pop(node, []):
+            if ask.tag in self._chunks and self._chunks[ask.tag].wanted:
+                self._send_ask(node, ask)
+            else:
+                self._forget_chunk(ask.tag)
+
+    def on_offered(self, node_id: bytes, sock: socket.socket) -> None:
+        """A node that listens nowhere has made a connection to send chunks over."""
+        node = node_of(node_id)
+        self._invited.discard(node)
+        old = self._inlets.pop(node, None)
+        if old is not None:
+            old.close()
+            self._source_failed(node)
+        self._begin_receiving(node, sock)
+
+    def offer(self, node: int) -> None:
+        """A node that cannot reach us wants chunks of ours."""
+        member = self._neighbours.members.get(node)
+        if member is None:
+            return
+
+        def on_message(link: Link, message: object) -> None:
+            self.on_opened(member.view.id, link.hand_over())
+
+        def on_lost(link: Link, why: str) -> None:
+            self._daemon.loop.call_at(time.monotonic() + OFFER_AGAIN_S, lambda: self.offer(node))
+
+        link = Link(self._daemon.loop, on_message, on_lost, name="transfer", one_by_one=True)
+        link.send(cluster.OfferTransfer(self._daemon.node_id))
         link.connect(member.host, member.port, self._neighbours.token)
 
     def _on_received(self, tag: int) -> None:
@@ -472,6 +509,7 @@ class Transfers:
         self._source_failed(node)
 
     def on_node_gone(self, node: int) -> None:
+        self._invited.discard(node)
         self.on_link_lost(node)
         opening = self._opening.pop(node, None)
         if opening is not None:

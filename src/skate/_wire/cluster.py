@@ -250,8 +250,28 @@ class ChannelOpened(Message, tag=32):
     pid: int
 
 
+class PleaseLink(Message, tag=34):
+    """Node → control → a node that listens nowhere: I have something to say to you; make a link to me."""
+
+    #: The number of the node: of whom it is for, and then of whom it came from.
+    node: int
+
+
+class PleaseTransfer(Message, tag=35):
+    """Node → a node that listens nowhere: make a connection over which you send me chunks (OfferTransfer)."""
+
+
+class OfferTransfer(Message, tag=36):
+    """Node that listens nowhere → node, first on the connection, over which it will send chunks.
+
+    Reply: TransferOpened; from then on it is as if it had been asked for with OpenTransfer.
+    """
+
+    node_id: bytes
+
+
 class PleaseOpen(Message, tag=33):
-    """Node that cannot reach the other ↔ node: open a channel between your process and mine."""
+    """Node → a node that listens nowhere: open a channel between your process and mine."""
 
     asker: bytes
     pid: int
@@ -343,10 +363,10 @@ class DoneWith(Message, tag=54):
 
 ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
-    ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, Locate, Located, Tracked, CopyStored,
-    CopyDropped, Freed, DropCopies, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor,
-    UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared, CommitBundle,
-    ReleaseBundle, GroupRemoved, AskGroup,
+    ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, PleaseTransfer, OfferTransfer,
+    Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies, OpenTransfer, TransferOpened, AskChunk,
+    ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle,
+    BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved, AskGroup,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

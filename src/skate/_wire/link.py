@@ -85,6 +85,17 @@ class Link:
         except (ChannelClosed, ValueError) as error:
             self._end(str(error))
 
+    @property
+    def is_connecting(self) -> bool:
+        """It is there, or will be, by our own doing."""
+        return self._dial is not None or self._channel is not None
+
+    def hand_waiting_to(self, other: Link) -> None:
+        """The other end has made a connection instead."""
+        for message in self._waiting:
+            other.send(message)
+        self.close()
+
     def rebind(self, on_message: OnMessage, on_closed: OnClosed) -> None:
         """It is known now what the link is for."""
         self._on_message, self._on_closed = on_message, on_closed

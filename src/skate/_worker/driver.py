@@ -77,9 +77,18 @@ class LocalNode(Node):
     def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str], namespace: str) -> None:
         ours, theirs = socket.socketpair()
         config.control_fd = theirs.fileno()
-        self.process = _spawn(config, theirs.fileno(), {**os.environ, **env_vars})
+        report, config.report_fd = os.pipe() if config.cluster is not None else (-1, -1)
+        self.process = _spawn(config, [theirs.fileno(), config.report_fd], {**os.environ, **env_vars})
         theirs.close()
-        super().__init__(ours, log_to_driver=log_to_driver, namespace=namespace)
+        try:
+            if report >= 0:
+                os.close(config.report_fd)
+                _check(report)
+            super().__init__(ours, log_to_driver=log_to_driver, namespace=namespace)
+        except ConnectionError:
+            ours.close()
+            self.process.wait()
+            raise
 
     def _exit_code(self) -> int | None:
         # Its socket has ended, so it is dead or about to be.
@@ -127,7 +136,17 @@ def _enter(address: str) -> socket.socket:
     )
 
 
-def _spawn(config: NodeConfig, control_fd: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _check(report: int) -> None:
+    """Raise what kept the daemon from joining its cluster."""
+    import msgspec
+
+    with os.fdopen(report, "rb") as file:
+        said = msgspec.json.decode(file.readline() or b'{"error": "its daemon has died."}')
+    if "error" in said:
+        raise ConnectionError(f"init(address='skate://…'): {said['error']}")
+
+
+def _spawn(config: NodeConfig, fds: list[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     import msgspec
 
     # Paths are handed over explicitly: the child skips site initialisation, which is a fifth of an interpreter's start.
@@ -138,11 +157,18 @@ def _spawn(config: NodeConfig, control_fd: int, environment: dict[str, str]) -> 
     )
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [package, *(path for path in sys.path if path)]
-    arguments = [msgspec.json.encode(config).decode(), f"{sys.prefix}:::{sys.exec_prefix}", ":::".join(paths)]
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", code, *arguments],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[control_fd],
+    settings = msgspec.json.encode(config)
+    # The token of a cluster is nothing for the list of processes, which everybody can read.
+    secret = config.cluster is not None
+    arguments = [f"{sys.prefix}:::{sys.exec_prefix}", ":::".join(paths)]
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", code, *([] if secret else [settings.decode()]), *arguments],
+        stdin=subprocess.PIPE if secret else subprocess.DEVNULL,
+        pass_fds=[fd for fd in fds if fd >= 0],
         start_new_session=True,
         env=environment,
     )
+    if process.stdin is not None:
+        process.stdin.write(settings + b"\n")
+        process.stdin.close()
+    return process

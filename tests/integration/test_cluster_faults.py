@@ -1,0 +1,129 @@
+"""Nodes that freeze, a control service that does not answer, drivers from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import skate
+from skate.cluster_utils import Cluster, ClusterNode
+from waiting import wait_for
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 2}) as cluster:
+        cluster.connect()
+        yield cluster
+        skate.shutdown()
+
+
+@skate.remote
+def node_id(seconds: float = 0.0) -> str:
+    time.sleep(seconds)
+    return skate.get_runtime_context().get_node_id()
+
+
+def ids() -> set[str]:
+    return {node["NodeID"] for node in skate.nodes()}
+
+
+class Frozen:
+    """A process that stands still."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __enter__(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def __exit__(self, *error: object) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def test_a_node_that_freezes_is_dead_and_joins_anew_when_it_wakes(cluster: Cluster) -> None:
+    node: ClusterNode = cluster.add_node(num_cpus=2)
+    wait_for(lambda: node.node_id in ids(), 10, "the node")
+    refs = [node_id.remote(1.0) for _ in range(8)]
+    wait_for(lambda: skate.available_resources().get("CPU", 0) == 0, 10, "all CPUs to be in use")
+    with Frozen(node.pid):
+        wait_for(lambda: node.node_id not in ids(), 10, "its death to be known")
+        where = set(skate.get(refs))
+        assert cluster.nodes[0].node_id in where
+    wait_for(lambda: len(ids()) == 2, 20, "the node to join anew")
+    assert node.node_id not in ids()
+    assert node.is_alive(), "it is the same process"
+    assert set(skate.get([node_id.remote(0.3) for _ in range(8)])) == ids()
+
+
+def test_running_work_goes_on_without_the_control_service(cluster: Cluster) -> None:
+    node = cluster.add_node(num_cpus=2, resources={"second": 2})
+    far = node_id.options(resources={"second": 1})
+    assert skate.get(far.remote()) == node.node_id
+
+    @skate.remote(resources={"second": 0.1}, num_cpus=0)
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def add(self) -> int:
+            self.count += 1
+            return self.count
+
+    counter = Counter.remote()
+    assert skate.get(counter.add.remote()) == 1
+    with Frozen(cluster._control.pid):
+        assert skate.get([counter.add.remote() for _ in range(100)]) == list(range(2, 102))
+        assert skate.get(far.remote(0.1)) == node.node_id
+        assert skate.get([node_id.remote() for _ in range(100)])
+        late = Counter.remote()  # this needs it, and waits
+        waiting = late.add.remote()
+        assert skate.wait([waiting], timeout=0.5) == ([], [waiting])
+    assert skate.get(waiting) == 1
+    time.sleep(1.0)  # longer than a look at who is alive takes
+    assert ids() == {node.node_id for node in cluster.nodes}, "nobody was taken for dead"
+
+
+def test_a_driver_on_a_machine_that_is_no_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens nowhere: all connections to it are its own."""
+    cluster.add_node(num_cpus=2, resources={"second": 1})
+    skate.shutdown()
+    monkeypatch.setenv("SKATE_TOKEN", cluster._token)
+    skate.init(address=f"skate://{cluster.address}")
+    nodes = {node.node_id for node in cluster.nodes}
+    assert ids() == nodes, "it gives nothing, and so is not counted"
+    here = skate.get_runtime_context().get_node_id()
+    assert here not in nodes
+    assert set(skate.get([node_id.options(num_cpus=0).remote() for _ in range(10)])) <= nodes
+    assert set(skate.get([node_id.remote(0.2) for _ in range(12)])) == nodes
+
+    @skate.remote(resources={"second": 1})
+    def read(refs: list[skate.ObjectRef[bytes]]) -> int:
+        return len(skate.get(refs[0]))
+
+    @skate.remote
+    def through(refs: list[skate.ObjectRef[bytes]]) -> int:
+        return skate.get(read.remote(refs))
+
+    assert skate.get(through.remote([skate.put(bytes(3_000_000))])) == 3_000_000
+
+    @skate.remote(resources={"second": 1})
+    def make() -> bytes:
+        return bytes(3_000_000)
+
+    assert len(skate.get(make.remote())) == 3_000_000
+
+
+@pytest.mark.parametrize(("address", "why"), [("skate://127.0.0.1:1", "refused"), ("skate://{}", "token")])
+def test_a_driver_that_is_not_let_in_is_told_why(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, address: str, why: str
+) -> None:
+    skate.shutdown()
+    monkeypatch.setenv("SKATE_TOKEN", "a" * 64)
+    with pytest.raises(ConnectionError, match=why):
+        skate.init(address=address.format(cluster.address))
+    assert not skate.is_initialized()
