@@ -68,10 +68,12 @@ class Cluster:
         initialize_head: bool = False,
         connect: bool = False,
         head_node_args: dict[str, Any] | None = None,
+        tls: bool = False,
     ) -> None:
+        self._tls = tls
         self._token = secrets.token_hex(32)
         self._control, host, port = start_control(
-            ControlConfig(host=LOOPBACK, token=self._token, parent=os.getpid()), log=subprocess.DEVNULL
+            ControlConfig(host=LOOPBACK, token=self._token, parent=os.getpid(), tls=tls), log=subprocess.DEVNULL
         )
         self._control_address = (host, port)
         self.address = f"{host}:{port}"
@@ -106,7 +108,9 @@ class Cluster:
             labels=labels or {},
             object_store_memory=object_store_memory,
             spill_directory="",
-            cluster=ClusterConfig(control=self._control_address, token=self._token, host=LOOPBACK, name=node_name),
+            cluster=ClusterConfig(
+                control=self._control_address, token=self._token, host=LOOPBACK, name=node_name, tls=self._tls
+            ),
         )
         node = ClusterNode(*start_node(config))
         if self.head_node is None:

@@ -15,6 +15,7 @@ import sys
 import msgspec
 
 from skate._control.service import Control
+from skate._wire.entrance import Tls
 from skate._wire.gate import Gate
 from skate._wire.handshake import Versions
 from skate._wire.loop import EventLoop
@@ -25,6 +26,8 @@ class ControlConfig(msgspec.Struct, kw_only=True):
     #: 0: any that is free.
     port: int = 0
     token: str
+    #: Encrypt all connections.
+    tls: bool = False
     #: End when this process does; 0: outlive it.
     parent: int = 0
 
@@ -51,9 +54,10 @@ def main() -> None:
         control.new_link().adopt(sock, rest)
 
     try:
-        gate = Gate(loop, config.token.encode(), config.host, config.port, on_visitor)
-    except OSError as error:
-        _report(error=error.strerror)
+        tls = Tls(listens=True) if config.tls else None
+        gate = Gate(loop, config.token.encode(), config.host, config.port, on_visitor, tls)
+    except (OSError, ImportError) as error:
+        _report(error=getattr(error, "strerror", None) or str(error))
         sys.exit(1)
     _report(host=gate.address[0], port=gate.address[1])
     if config.parent:

@@ -79,7 +79,7 @@ class Bridges:
         link = Link(self._daemon.loop, on_message, on_lost, name="channel", one_by_one=True)
         self._opening[ours, theirs] = link
         link.send(cluster.OpenChannel(*asks))
-        link.connect(member.host, member.port, self._neighbours.token)
+        link.connect(member.host, member.port, self._neighbours.token, self._neighbours.tls)
 
     def on_asked(self, message: cluster.OpenChannel, link: Link) -> None:
         """Another node has made a connection for one of our processes."""

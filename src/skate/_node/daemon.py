@@ -625,9 +625,10 @@ class Daemon:
 
     def end(self, reason: str, *, joins_anew: bool = False) -> None:
         """Told to, by the cluster or a person."""
-        sys.stderr.write(f"skate: node {self.number} ends: {reason}\n")
         self._ended = True
         self.joins_anew = joins_anew and self._serves
+        if joins_anew:
+            sys.stderr.write(f"skate: node {self.number} ends, and joins anew if it can: {reason}\n")
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

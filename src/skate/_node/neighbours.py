@@ -27,6 +27,7 @@ from skate._node.main import JoinError
 from skate._node.transfers import Transfers
 from skate._wire import cluster
 from skate._wire import messages as wire
+from skate._wire.entrance import Tls
 from skate._wire.gate import Gate, knock
 from skate._wire.handshake import HandshakeError, Versions
 from skate._wire.link import Link
@@ -80,10 +81,11 @@ class Neighbours:
         #: Nodes (0: the control service) that know of a process of ours.
         self._acquainted: dict[bytes, set[int]] = {}
         self._links: dict[int, Link] = {}
+        self.tls = Tls(listens=bool(config.host)) if config.tls else None
         self._gate: Gate | None = None
         if config.host:
             try:
-                self._gate = Gate(self._loop, self.token, config.host, config.port, self._on_visitor)
+                self._gate = Gate(self._loop, self.token, config.host, config.port, self._on_visitor, self.tls)
             except OSError as error:
                 raise JoinError(error.strerror) from None
         self.bridges = Bridges(daemon, self)
@@ -114,7 +116,7 @@ class Neighbours:
         """Blocks: before it is part of its cluster a node has nothing to do."""
         host, port = self._config.control
         try:
-            sock, _versions, rest = knock(host, port, self.token, JOIN_S)
+            sock, _versions, rest = knock(host, port, self.token, JOIN_S, self.tls)
         except HandshakeError as error:
             raise JoinError(f"cannot join the cluster: {error}") from None
         except OSError as error:
@@ -123,7 +125,7 @@ class Neighbours:
                 "`skate start --head` runs there."
             ) from None
         if not self.member.host:
-            self.member.host = sock.getsockname()[0]
+            self.member.host = _address_towards(host, port)
         self._control.adopt(sock, rest)
         self._control.send(cluster.Join(self.member))
         deadline = time.monotonic() + JOIN_S
@@ -138,7 +140,7 @@ class Neighbours:
         self._control.send(cluster.Join(self.member))
         again = self._control
         host, port = self._config.control
-        self._loop.call_at(time.monotonic() + AGAIN_S, lambda: again.connect(host, port, self.token))
+        self._loop.call_at(time.monotonic() + AGAIN_S, lambda: again.connect(host, port, self.token, self.tls))
 
     # -- the control service ------------------------------------------------------------------------------------------
 
@@ -261,7 +263,7 @@ class Neighbours:
         link.node_id = member.view.id
         if member.port:
             link.send(cluster.Link(self.node_id))
-            link.connect(member.host, member.port, self.token)
+            link.connect(member.host, member.port, self.token, self.tls)
         else:  # what is said meanwhile waits until it has made one
             self.tell_control(cluster.PleaseLink(node))
         return link
@@ -406,3 +408,12 @@ class Neighbours:
     def leave(self, reason: str) -> None:
         self._control.send(cluster.Leave(reason))
         self._control.flush()
+
+
+def _address_towards(host: str, port: int) -> str:
+    """By which that host reaches this one. Nothing is sent: the kernel is asked which way it would go."""
+    family, kind, _proto, _name, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        own: str = probe.getsockname()[0]
+        return own

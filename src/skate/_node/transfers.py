@@ -298,7 +298,7 @@ class Transfers:
 
         link = self._opening[node] = Link(self._daemon.loop, on_message, on_lost, name="transfer", one_by_one=True)
         link.send(cluster.OpenTransfer(self._daemon.node_id))
-        link.connect(member.host, member.port, self._neighbours.token)
+        link.connect(member.host, member.port, self._neighbours.token, self._neighbours.tls)
 
     def _begin_receiving(self, node: int, sock: socket.socket) -> None:
         self._inlets[node] = Inlet(sock, self._daemon.store.view, self._on_done(node, Inlet))
@@ -332,7 +332,7 @@ class Transfers:
 
         link = Link(self._daemon.loop, on_message, on_lost, name="transfer", one_by_one=True)
         link.send(cluster.OfferTransfer(self._daemon.node_id))
-        link.connect(member.host, member.port, self._neighbours.token)
+        link.connect(member.host, member.port, self._neighbours.token, self._neighbours.tls)
 
     def _on_received(self, tag: int) -> None:
         chunk = self._chunks.get(tag)

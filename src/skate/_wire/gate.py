@@ -20,8 +20,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from skate._wire.handshake import Handshake, HandshakeError, Versions
-from skate._wire.loop import EventLoop, Timer
+from skate._wire.entrance import Entrance, Tls
+from skate._wire.handshake import HandshakeError, Versions
+from skate._wire.loop import WRITE, EventLoop, Timer
 
 HANDSHAKE_S = 5.0
 STRANGERS_MAX = 128
@@ -38,16 +39,25 @@ OnVisitor = Callable[[socket.socket, Versions, bytes], None]
 class _Stranger:
     """A connection that has not proved itself yet."""
 
-    def __init__(self, sock: socket.socket, host: str, handshake: Handshake, timer: Timer) -> None:
+    def __init__(self, sock: socket.socket, host: str, entrance: Entrance, timer: Timer) -> None:
         self.sock = sock
         self.host = host
-        self.handshake = handshake
+        self.entrance = entrance
         self.timer = timer
 
 
 class Gate:
-    def __init__(self, loop: EventLoop, token: bytes, host: str, port: int, on_visitor: OnVisitor) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        token: bytes,
+        host: str,
+        port: int,
+        on_visitor: OnVisitor,
+        tls: Tls | None = None,
+    ) -> None:
         """Listens from now on. Raises OSError with what to do if it cannot."""
+        self._tls = tls
         self._loop = loop
         self._token = token
         self._on_visitor = on_visitor
@@ -73,13 +83,14 @@ class Gate:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         fd = sock.fileno()
-        handshake = Handshake(self._token, listens=True)
+        entrance = Entrance(self._token, listens=True, tls=self._tls)
+        hint = "" if self._tls is None else " (this end uses --tls)"
         late = self._loop.call_at(
-            time.monotonic() + HANDSHAKE_S, lambda: self._refuse(fd, f"no proof came within {HANDSHAKE_S:g} s.")
+            time.monotonic() + HANDSHAKE_S, lambda: self._refuse(fd, f"no proof came within {HANDSHAKE_S:g} s{hint}.")
         )
-        self._strangers[fd] = _Stranger(sock, str(address[0]), handshake, late)
+        self._strangers[fd] = _Stranger(sock, str(address[0]), entrance, late)
         self._loop.watch(fd, lambda events: self._on_words(fd))
-        self._send(fd, handshake.begin())
+        self._send(fd, entrance.begin())
 
     def _on_words(self, fd: int) -> None:
         stranger = self._strangers[fd]
@@ -93,18 +104,18 @@ class Gate:
             self._send_away(fd)
             return
         try:
-            answer = stranger.handshake.receive(data)
-        except HandshakeError as error:
+            answer = stranger.entrance.receive(data)
+        except ConnectionError as error:
             self._refuse(fd, str(error))
             return
-        if not self._send(fd, answer) or not stranger.handshake.done:
+        if not self._send(fd, answer) or not stranger.entrance.done:
             return
-        theirs = stranger.handshake.theirs
+        theirs = stranger.entrance.theirs
         assert theirs is not None
         del self._strangers[fd]
         stranger.timer.cancel()
         self._loop.unwatch(fd)
-        self._on_visitor(stranger.sock, theirs, stranger.handshake.rest)
+        self._on_visitor(_plain(stranger.sock, stranger.entrance), theirs, stranger.entrance.rest)
 
     def _send(self, fd: int, data: bytes) -> bool:
         """A handshake fits into any socket buffer; one that does not take it is not read by anybody."""
@@ -149,7 +160,18 @@ def _listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def knock(host: str, port: int, token: bytes, timeout_s: float = HANDSHAKE_S) -> tuple[socket.socket, Versions, bytes]:
+def _plain(sock: socket.socket, entrance: Entrance) -> socket.socket:
+    """The connection, as one that carries messages: itself, or the plain end of what encrypts it."""
+    if entrance.stream is None:
+        return sock
+    from skate._wire.relay import relay
+
+    return relay(sock, entrance.stream)
+
+
+def knock(
+    host: str, port: int, token: bytes, timeout_s: float = HANDSHAKE_S, tls: Tls | None = None
+) -> tuple[socket.socket, Versions, bytes]:
     """Connect to a gate and come in: the socket, the versions there, and what came right behind. Blocks.
 
     Raises HandshakeError if we are not let in, or the other end is none of ours; OSError if it cannot be reached.
@@ -158,23 +180,27 @@ def knock(host: str, port: int, token: bytes, timeout_s: float = HANDSHAKE_S) ->
     sock = socket.create_connection((host, port), timeout=timeout_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        handshake = Handshake(token, listens=False)
-        while not handshake.done:
+        entrance = Entrance(token, listens=False, tls=tls)
+        sock.sendall(entrance.begin())
+        while not entrance.done:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             sock.settimeout(left)
             data = sock.recv(READ_BYTES)
             if not data:
-                what = "it closed the connection: it may have another token" if handshake.theirs else "it hung up"
+                what = "it closed the connection: it may have another token" if entrance.theirs else "it hung up"
                 raise HandshakeError(f"{host}:{port} did not let us in; {what}.")
-            sock.sendall(handshake.receive(data))
+            sock.sendall(entrance.receive(data))
         sock.settimeout(None)
-        assert handshake.theirs is not None
-        return sock, handshake.theirs, handshake.rest
+        assert entrance.theirs is not None
+        return _plain(sock, entrance), entrance.theirs, entrance.rest
     except TimeoutError:
         sock.close()
-        raise HandshakeError(f"{host}:{port} did not answer as a node of Skate does within {timeout_s:g} s.") from None
+        hint = "It may use --tls." if tls is None else "It may not use --tls."
+        raise HandshakeError(
+            f"{host}:{port} did not answer as a node of Skate does within {timeout_s:g} s. {hint}"
+        ) from None
     except BaseException:
         sock.close()
         raise
@@ -193,11 +219,14 @@ class Dial:
         port: int,
         token: bytes,
         on_done: Callable[[socket.socket | None, str], None],
+        tls: Tls | None = None,
     ) -> None:
         self._loop = loop
         self._where = f"{host}:{port}"
         self._on_done = on_done
-        self._handshake = Handshake(token, listens=False)
+        self._entrance = Entrance(token, listens=False, tls=tls)
+        #: What is sent as soon as the connection is there: with TLS, who connects speaks first.
+        self._first = self._entrance.begin()
         self._over = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -212,7 +241,21 @@ class Dial:
             loop.call_at(time.monotonic(), lambda: self._fail(f"{reason}."))
             return
         # It speaks first: that it can be read, or has failed, is the next thing to happen.
-        loop.watch(self._sock.fileno(), lambda events: self._on_words())
+        loop.watch(self._sock.fileno(), self._on_events)
+        if self._first:
+            loop.watch_writing(self._sock.fileno(), True)
+
+    def _on_events(self, events: int) -> None:
+        if events & WRITE and self._first:
+            self._loop.watch_writing(self._sock.fileno(), False)
+            first, self._first = self._first, b""
+            try:
+                self._sock.send(first)
+            except OSError as error:
+                self._fail(f"{error.strerror}.")
+                return
+        if events & ~WRITE:
+            self._on_words()
 
     def _on_words(self) -> None:
         try:
@@ -220,24 +263,21 @@ class Dial:
             if not data:
                 self._fail("it closed the connection; it may have another token.")
                 return
-            answer = self._handshake.receive(data)
+            answer = self._entrance.receive(data)
             if answer and self._sock.send(answer) != len(answer):
                 self._fail("it does not read what we send.")
                 return
         except (BlockingIOError, InterruptedError):
             return
-        except HandshakeError as error:
-            self._fail(str(error))
-            return
         except OSError as error:
-            self._fail(f"{error.strerror}.")
+            self._fail(f"{error.strerror}." if error.strerror else str(error))
             return
-        if self._handshake.done:
+        if self._entrance.done:
             sock = self._sock
             self._timer.cancel()
             self._loop.unwatch(sock.fileno())
             self._over = True
-            self._on_done(sock, "")
+            self._on_done(_plain(sock, self._entrance), "")
 
     def _fail(self, why: str) -> None:
         if not self._over:

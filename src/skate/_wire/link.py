@@ -16,6 +16,7 @@ from typing import Any
 
 from skate._wire import cluster
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.entrance import Tls
 from skate._wire.gate import Dial
 from skate._wire.loop import EventLoop
 from skate._wire.messages import Message
@@ -43,9 +44,9 @@ class Link:
         self._dial: Dial | None = None
         self._waiting: list[Message] = []
 
-    def connect(self, host: str, port: int, token: bytes) -> None:
+    def connect(self, host: str, port: int, token: bytes, tls: Tls | None = None) -> None:
         """What is sent from now on waits until the other end has let us in."""
-        self._dial = Dial(self._loop, host, port, token, self._on_dialled)
+        self._dial = Dial(self._loop, host, port, token, self._on_dialled, tls)
 
     def _on_dialled(self, sock: socket.socket | None, why: str) -> None:
         self._dial = None
