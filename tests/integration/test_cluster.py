@@ -352,3 +352,12 @@ os.kill(os.getpid(), signal.SIGKILL)
         pid = int((tmp_path / name).read_text())
         wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), 10, f"the end of the {name}")
     wait_for(lambda: skate.available_resources().get("second") == 2, 10, "what they held to be free")
+
+
+def test_the_timeline_has_the_tasks_of_all_nodes(cluster: Cluster) -> None:
+    skate.get([node_id.remote(0.1) for _ in range(12)])
+    trace = skate.timeline()
+    boxes = [event for event in trace if event["ph"] == "X"]
+    titles = {event["pid"]: event["args"]["name"] for event in trace if event["ph"] == "M"}
+    assert len(boxes) == 12
+    assert {titles[box["pid"]].partition(" of ")[2] for box in boxes} == {"node 1", "node 2"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core.placement import NodeView
@@ -33,10 +33,13 @@ GATHER_S = 1.0
 class Gathering:
     """A question for events that waits for workers to send theirs."""
 
-    def __init__(self, asker: bytes, request: int, waiting_for: set[bytes]) -> None:
+    def __init__(self, asker: bytes | int, request: int, waiting_for: set[bytes | int]) -> None:
+        #: A process, or another node by its number.
         self.asker = asker
         self.request = request
+        #: Workers, and other nodes by their numbers.
         self.waiting_for = waiting_for
+        self.from_elsewhere: list[tuple[Any, ...]] = []
         self.timer: Timer | None = None
 
 
@@ -62,7 +65,8 @@ class Inquiries:
 
     def ask(self, process: Process, query: Query) -> None:
         if query.what == "events":
-            self._gather(process, query)
+            neighbours = self._daemon.neighbours
+            self.gather(process.id, query.request, list(neighbours.members) if neighbours is not None else [])
             return
         if query.what in ("actors", "groups") and self._daemon.neighbours is not None:
             self._daemon.neighbours.pass_on(process.id, 0, query)
@@ -146,17 +150,33 @@ class Inquiries:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _gather(self, process: Process, query: Query) -> None:
+    def gather(self, asker: bytes | int, request: int, nodes: Sequence[int] = ()) -> None:
+        """For a process, from all nodes; or for another node, from this one."""
         daemon = self._daemon
-        workers = {other.id for other in daemon.processes.values() if other.worker is not None and other.ready}
+        workers = [other.id for other in daemon.processes.values() if other.worker is not None and other.ready]
         self._last_gathering += 1
         number = self._last_gathering
-        gathering = self._gatherings[number] = Gathering(process.id, query.request, workers)
-        gathering.timer = daemon.loop.call_at(time.monotonic() + GATHER_S, lambda: self._finish(number))
+        gathering = self._gatherings[number] = Gathering(asker, request, {*workers, *nodes})
+        # Other nodes may have to wait for busy workers of theirs, and then answer.
+        patience_s = GATHER_S * (2 if nodes else 1)
+        gathering.timer = daemon.loop.call_at(time.monotonic() + patience_s, lambda: self._finish(number))
         for worker in workers:
             daemon.send(worker, CollectEvents(number))
-        if not workers:
+        for node in nodes:
+            assert daemon.neighbours is not None
+            daemon.neighbours.ask_events(node, number)
+        if not gathering.waiting_for:
             self._finish(number)
+
+    def on_node_events(self, node: int, number: int, events: list[tuple[Any, ...]]) -> None:
+        gathering = self._gatherings.get(number)
+        if gathering is not None:
+            gathering.from_elsewhere += events
+            self._arrived(number, node)
+
+    def on_node_gone(self, node: int) -> None:
+        for number in list(self._gatherings):
+            self._arrived(number, node)
 
     def on_events(self, process: Process, message: Events) -> None:
         if message.count:
@@ -170,10 +190,10 @@ class Inquiries:
         for number in list(self._gatherings):
             self._arrived(number, process.id)
 
-    def _arrived(self, number: int, worker: bytes) -> None:
+    def _arrived(self, number: int, whose: bytes | int) -> None:
         gathering = self._gatherings.get(number)
         if gathering is not None:
-            gathering.waiting_for.discard(worker)
+            gathering.waiting_for.discard(whose)
             if not gathering.waiting_for:
                 self._finish(number)
 
@@ -181,12 +201,18 @@ class Inquiries:
         gathering = self._gatherings.pop(number)
         if gathering.timer is not None:
             gathering.timer.cancel()
-        self._daemon.send(gathering.asker, Answer(gathering.request, self._all_events()))
+        events = [*self._all_events(), *gathering.from_elsewhere]
+        if isinstance(gathering.asker, bytes):
+            self._daemon.send(gathering.asker, Answer(gathering.request, events))
+        else:
+            assert self._daemon.neighbours is not None
+            self._daemon.neighbours.send_events(gathering.asker, gathering.request, events)
 
-    def _all_events(self) -> list[tuple[str, bytes, int, float, float]]:
-        """Name, id, pid, start and end of each."""
+    def _all_events(self) -> list[tuple[Any, ...]]:
+        """Name, id, pid, start and end of each, and the number of this node."""
+        node = self._daemon.number
         return [
-            (name, task, pid, start + epoch, end + epoch)
+            (name, task, pid, start + epoch, end + epoch, node)
             for pid, _count, batch, epoch in self._events
             for name, task, start, end in decode_events(batch)
         ]

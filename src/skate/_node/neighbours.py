@@ -247,6 +247,12 @@ class Neighbours:
         if link is not None:
             link.send(message)
 
+    def ask_events(self, node: int, request: int) -> None:
+        self.send(node, cluster.AskEvents(request))
+
+    def send_events(self, node: int, request: int, events: list[Any]) -> None:
+        self.send(node, cluster.NodeEvents(request, events))
+
     def has_backlog(self, node: int) -> bool:
         """Whether the other end does not read as fast as we send."""
         link = self._links.get(node)
@@ -313,6 +319,10 @@ class Neighbours:
                 self._on_guest_gone(gone)
             case cluster.PleaseOpen(asker, _pid, target):
                 self.bridges.on_please_open(target, asker)
+            case cluster.AskEvents(request):
+                self._daemon.inquiries.gather(node_of(link.node_id), request)
+            case cluster.NodeEvents(request, events):
+                self._daemon.inquiries.on_node_events(node_of(link.node_id), request, events)
             case cluster.PleaseTransfer():
                 self.transfers.offer(node_of(link.node_id))
             case cluster.AskChunk():
@@ -395,6 +405,7 @@ class Neighbours:
         self._tell_capacity()
         self.bridges.on_node_gone(number, reason)
         self.transfers.on_node_gone(number)
+        self._daemon.inquiries.on_node_gone(number)
         for guest in [guest for guest in self.guests.values() if node_of(guest.id) == number]:
             self._on_guest_gone(lost_with_node(guest.id, reason, guest.pid))
 

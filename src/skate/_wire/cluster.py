@@ -278,6 +278,17 @@ class PleaseOpen(Message, tag=33):
     target: bytes
 
 
+class AskEvents(Message, tag=37):
+    """Node → node: what have your workers done? Reply: NodeEvents with the same request."""
+
+    request: int
+
+
+class NodeEvents(Message, tag=38):
+    request: int
+    events: list[tuple[str, bytes, int, float, float, int]]
+
+
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
@@ -363,10 +374,10 @@ class DoneWith(Message, tag=54):
 
 ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
-    ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, PleaseTransfer, OfferTransfer,
-    Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies, OpenTransfer, TransferOpened, AskChunk,
-    ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle,
-    BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved, AskGroup,
+    ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, AskEvents, NodeEvents,
+    PleaseTransfer, OfferTransfer, Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies, OpenTransfer,
+    TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess,
+    Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved, AskGroup,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -26,6 +26,8 @@ from skate._wire.loop import WRITE, EventLoop, Timer
 
 HANDSHAKE_S = 5.0
 STRANGERS_MAX = 128
+#: An idle connection shows that it is there so often.
+KEEPALIVE_S = 30
 READ_BYTES = 4096
 BACKLOG = 256
 #: Refusals that are remembered, so that each is logged once.
@@ -81,7 +83,7 @@ class Gate:
         if len(self._strangers) >= STRANGERS_MAX:
             self._refuse(next(iter(self._strangers)), "too many connect at once without a word.")
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _prepare(sock)
         fd = sock.fileno()
         entrance = Entrance(self._token, listens=True, tls=self._tls)
         hint = "" if self._tls is None else " (this end uses --tls)"
@@ -160,6 +162,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _prepare(sock: socket.socket) -> None:
+    """Small messages leave at once, and what stands between two machines does not forget a connection that is idle."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+
+
 def _plain(sock: socket.socket, entrance: Entrance) -> socket.socket:
     """The connection, as one that carries messages: itself, or the plain end of what encrypts it."""
     if entrance.stream is None:
@@ -179,7 +189,7 @@ def knock(
     deadline = time.monotonic() + timeout_s
     sock = socket.create_connection((host, port), timeout=timeout_s)
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _prepare(sock)
         entrance = Entrance(token, listens=False, tls=tls)
         sock.sendall(entrance.begin())
         while not entrance.done:
@@ -230,7 +240,7 @@ class Dial:
         self._over = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _prepare(self._sock)
         self._timer = loop.call_at(time.monotonic() + HANDSHAKE_S, lambda: self._fail("no answer came in time."))
         try:
             error = self._sock.connect_ex((host, port))
