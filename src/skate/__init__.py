@@ -39,15 +39,16 @@ from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 __version__ = VERSION
 
 if TYPE_CHECKING:
+    from skate import kv as kv
     from skate import util as util
 else:
 
     def __getattr__(name: str) -> Any:
-        """`skate.util` without an import of its own, as programs expect it; it is loaded when it is first used."""
-        if name == "util":
+        """`skate.util` and `skate.kv` without imports of their own; they are loaded when they are first used."""
+        if name in ("kv", "util"):
             import importlib
 
-            return importlib.import_module("skate.util")
+            return importlib.import_module(f"skate.{name}")
         raise AttributeError(f"module 'skate' has no attribute {name!r}")
 
 

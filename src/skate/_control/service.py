@@ -17,8 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from skate._control.actors import ActorService
+from skate._control.backend import Backend, Memory
+from skate._control.events import EventLog
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
 from skate._control.groups import GroupService
+from skate._control.kv import KeyValues
 from skate._control.placing import Placing
 from skate._core import membership as core
 from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
@@ -40,7 +43,9 @@ JOBS_MAX = 1000
 
 
 class Control:
-    def __init__(self, loop: EventLoop, on_end: Callable[[str], None]) -> None:
+    def __init__(self, loop: EventLoop, on_end: Callable[[str], None], backend: Backend | None = None) -> None:
+        self._key_values = KeyValues(backend or Memory())
+        self._events = EventLog()
         self._loop = loop
         self._end = on_end
         self.cluster_id = secrets.token_hex(8)
@@ -132,9 +137,11 @@ class Control:
             match command:
                 case core.Announce(node):
                     log.info("node %d joined", node_of(node))
+                    self._events.add("node", f"node {node_of(node)} joined", node_id=node.hex())
                     self._tell_all(cluster.News([self._member(node)]), but=node)
                 case core.DeclareDead(node, reason):
                     log.info("node %d is gone: %s", node_of(node), reason)
+                    self._events.add("node", f"node {node_of(node)} is gone: {reason}", node_id=node.hex())
                     self._tell_all(cluster.News(gone=[(node, reason)]))
                     self._links.pop(node, None)
                     self._names.pop(node, None)
@@ -184,6 +191,7 @@ class Control:
             "ended_at": None,
             "state": "running",
         }
+        self._events.add("job", f"job {job.id.hex()} began, with pid {message.pid}", job_id=job.id.hex())
         if len(self._jobs) > JOBS_MAX:
             del self._jobs[next(iter(self._jobs))]
 
@@ -194,6 +202,7 @@ class Control:
     def _end_job(self, job: bytes, state: str) -> None:
         if job in self._jobs:
             self._jobs[job].update(state=state, ended_at=time.time())
+            self._events.add("job", f"job {job.hex()} is over: {state}", job_id=job.hex())
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -232,6 +241,9 @@ class Control:
         inner = message.message
         if isinstance(inner, wire.Query):
             self.send(message.process_id, wire.Answer(inner.request, self._answer(inner.what)))
+        elif isinstance(inner, wire.KeyValue):
+            asker, number = message.process_id, inner.request
+            self._key_values.handle(inner, lambda body: self.send(asker, wire.Answer(number, body)))
         elif isinstance(inner, GROUP_MESSAGES):
             self.groups.handle(message.process_id, inner, self.views)
         else:
@@ -328,6 +340,8 @@ class Control:
         match what:
             case "nodes":
                 return [self._describe(member) for member in self._members()]
+            case "events":
+                return self._events.all()
             case "groups":
                 return self.groups.describe()
             case "jobs":

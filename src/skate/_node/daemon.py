@@ -29,7 +29,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
+from skate._control.backend import Memory
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
+from skate._control.kv import KeyValues
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
@@ -42,12 +44,11 @@ from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
 from skate._node.lobby import Lobby, lobby_name
 from skate._node.logs import LastLines, Stream
-from skate._node.memory_monitor import MemoryMonitor
 from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
-from skate._node.system import is_stopped, raise_descriptor_limit, wait_writable
+from skate._node.system import is_stopped, raise_descriptor_limit, resources_of, wait_writable
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
 from skate._wire import messages as wire
@@ -98,7 +99,7 @@ class Daemon:
     def __init__(self, config: NodeConfig, zygote_pid: int, zygote_sock: socket.socket) -> None:
         self.config = config
         self.loop = EventLoop()
-        self.total = to_units(self._find_resources())
+        self.total = to_units(resources_of(config))
         #: None if the node is alone.
         self.neighbours: Neighbours | None = None
         if config.cluster is not None:
@@ -147,6 +148,8 @@ class Daemon:
         self.inquiries = Inquiries(self)
         self.actors = Actors(self)
         self.groups = Groups(self)
+        #: None: the control service has them.
+        self._key_values = KeyValues(Memory()) if self.neighbours is None else None
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
@@ -166,18 +169,6 @@ class Daemon:
             self.open_lobby()
         if self.neighbours is not None:
             self.neighbours.begin()
-
-    def _find_resources(self) -> dict[str, float]:
-        config = self.config
-        if not config.serves:
-            return {}
-        memory = config.memory
-        if memory is None:
-            memory = max(0, MemoryMonitor().available_bytes() - config.object_store_memory)
-        resources = {"CPU": float(config.num_cpus), "memory": float(memory), **config.resources}
-        if config.num_gpus:
-            resources["GPU"] = float(config.num_gpus)
-        return resources
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -429,6 +420,12 @@ class Daemon:
     def _on_group_message(self, process: Process, message: Any) -> None:
         self.groups.on_message(process.id, message)
 
+    def _on_key_value(self, process: Process, message: wire.KeyValue) -> None:
+        if self._key_values is not None:
+            self._key_values.handle(message, lambda body: self.send(process.id, wire.Answer(message.request, body)))
+        else:
+            self._pass_on(process, 0, message)
+
     def _on_actor_message(self, process: Process, message: Any) -> None:
         self.actors.on_message(process.id, message)
 
@@ -669,6 +666,7 @@ HANDLERS: dict[type, Any] = {
     wire.Shutdown: Daemon._on_shutdown,
     wire.Query: Daemon._on_query,
     wire.Events: Daemon._on_events,
+    wire.KeyValue: Daemon._on_key_value,
     wire.LeaseDemand: Daemon._on_demand,
     wire.LeaseReturn: Daemon._on_lease_return,
     wire.Blocked: Daemon._on_blocked,

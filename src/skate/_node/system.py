@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 import select
+from typing import TYPE_CHECKING
+
+from skate._node.memory_monitor import MemoryMonitor
+
+if TYPE_CHECKING:
+    from skate._node.main import NodeConfig
+
+
+def resources_of(config: NodeConfig) -> dict[str, float]:
+    """What a node has for tasks and actors."""
+    if not config.serves:
+        return {}
+    memory = config.memory
+    if memory is None:
+        memory = max(0, MemoryMonitor().available_bytes() - config.object_store_memory)
+    resources = {"CPU": float(config.num_cpus), "memory": float(memory), **config.resources}
+    if config.num_gpus:
+        resources["GPU"] = float(config.num_gpus)
+    return resources
 
 
 def raise_descriptor_limit() -> int:

@@ -615,6 +615,18 @@ class FindActor(Message, tag=111):
     namespace: str
 
 
+class KeyValue(Message, tag=130):
+    """Process → daemon: "get", "put" or "delete" a key, or list the "keys" that begin so. Reply: Answer."""
+
+    request: int
+    what: str
+    namespace: str
+    key: bytes
+    value: bytes = b""
+    #: Put also if there is a value.
+    overwrite: bool = True
+
+
 class CreateGroup(Message, tag=120):
     """Process → daemon: reserve these bundles, together. Reply: Answer, {"taken": True} if another has its name."""
 
@@ -644,7 +656,8 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Prefetch, Pinned, Unpin, Free, Define,
     Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched,
     Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded,
-    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, CreateGroup, RemoveGroup, Taken,
+    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, CreateGroup,
+    RemoveGroup, Taken,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()
