@@ -83,8 +83,8 @@ def init(
     address: with "local" a node is started here, which ends with this program unless it has detached actors. "auto"
     joins the newest node that runs here: of a cluster (`skate start`), or one that is there because it has some; the
     "address" that `init` returned there joins that one, and "host:port" the cluster whose head that is, through its
-    node on this machine; "skate://host:port" is for machines that are no node of it ("skate+tls://" if it uses TLS).
-    Without one, the environment variable SKATE_ADDRESS counts, and then "local".
+    node on this machine; "skate://host:port" is for machines that are no node of it. Without one, the environment
+    variable SKATE_ADDRESS counts, and then "local".
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine. labels: what they can
     choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
@@ -217,8 +217,8 @@ def _check_init(
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")
 
 
-#: Addresses of clusters for drivers that are on no node of them, without and with TLS.
-OUTSIDE = ("skate://", "skate+tls://")
+#: How the addresses of clusters begin for drivers that are on no node of them.
+OUTSIDE = "skate://"
 
 
 def outside_cluster(address: str | None) -> ClusterConfig | None:
@@ -227,17 +227,14 @@ def outside_cluster(address: str | None) -> ClusterConfig | None:
         return None
     from skate._wire.token import find_token
 
-    scheme, _, where = address.partition("://")
-    host, _, port = where.rpartition(":")
-    token = find_token(None).decode()
-    return ClusterConfig(control=(host.strip("[]"), int(port)), token=token, tls=scheme == "skate+tls")
+    host, _, port = address.removeprefix(OUTSIDE).rpartition(":")
+    return ClusterConfig(control=(host.strip("[]"), int(port)), token=find_token(None).decode())
 
 
 def _is_address(address: Any) -> bool:
     if not isinstance(address, str):
         return False
-    is_outside = address.startswith(OUTSIDE)
-    host, _, port = (address.partition("://")[2] if is_outside else address).rpartition(":")
+    host, _, port = address.removeprefix(OUTSIDE).rpartition(":")
     return address.startswith("skate-") or bool(host and port.isdecimal() and 0 < int(port) < 1 << 16)
 
 

@@ -22,6 +22,7 @@ import subprocess
 from types import TracebackType
 from typing import Any
 
+from skate._config import temporary_directory
 from skate._control.main import ControlConfig
 from skate._node.launch import start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
@@ -107,7 +108,7 @@ class Cluster:
             memory=memory,
             labels=labels or {},
             object_store_memory=object_store_memory,
-            spill_directory="",
+            spill_directory=temporary_directory(),
             cluster=ClusterConfig(
                 control=self._control_address, token=self._token, host=LOOPBACK, name=node_name, tls=self._tls
             ),

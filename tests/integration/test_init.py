@@ -251,7 +251,9 @@ def test_what_ray_programs_pass_is_accepted() -> None:
         ({"idle_worker_s": -1}, ValueError, "idle_worker_s"),
         ({"log_to_driver": "no"}, TypeError, "log_to_driver"),
         ({"num_cpu": 2}, TypeError, "num_cpu"),
-        ({"address": "10.0.0.1:6379"}, ValueError, "address"),
+        ({"address": "somewhere"}, ValueError, "address"),
+        ({"address": "10.0.0.1:6379", "num_cpus": 2}, ValueError, "num_cpus"),
+        ({"address": "10.0.0.1:6379"}, ConnectionError, "skate start --address"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )

@@ -95,6 +95,10 @@ class Control:
                 raise ValueError("this cluster has had as many nodes as it can have")
             self._last_number += 1
             member.view.id = new_node_id(self._last_number)
+        elif member.view.id not in self.membership.members:
+            # It was declared dead, or belongs to a control service that is gone: its number may be somebody else's now.
+            link.send(cluster.TellToEnd("this cluster does not know it: the control service was started anew."))
+            return
         node_id = link.node_id = member.view.id
         commands = self.membership.join(member.view, (member.host, member.port), now)
         if node_id in self.membership.members:
@@ -365,6 +369,9 @@ class Control:
             "available": view.available,
             "labels": view.labels,
             "queued": view.queued,
+            "store_bytes": view.store_bytes,
+            "store_used_bytes": view.store_used_bytes,
+            "serves": view.serves,
         }
 
     def _on_end(self, link: Link, message: cluster.End) -> None:

@@ -299,6 +299,8 @@ class Daemon:
 
     def _handle(self, process: Process, messages: list[AnyMessage]) -> None:
         for message in messages:
+            if process.id not in self.processes:
+                return  # it said goodbye; what it said behind that is about what is gone with it
             self.handle(process, message)
 
     def handle(self, process: Any, message: Message) -> None:
@@ -564,7 +566,8 @@ class Daemon:
             self._ended = True
             return
         self.output.stop_listening(process)
-        self.pool.let_go_of_output()
+        if not self._serves:  # one that serves a cluster writes to a log of its own
+            self.pool.let_go_of_output()
         process.channel.send(wire.Goodbye(stays=True))
         gone = wire.PeerGone(process.id, self.pids[process.id], 0, b"", [], "the driver has ended")
         self.store.process_died(process.id, time.monotonic())

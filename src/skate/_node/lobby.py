@@ -29,6 +29,7 @@ def lobby_name(node_id: bytes, cluster: str = "") -> str:
 def nodes_of(cluster: str) -> list[str]:
     """Names of the nodes here of the cluster with that address ("host:port"), oldest first."""
     host, _, port = cluster.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except OSError:

@@ -22,8 +22,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True):
     #: Where the control service listens.
     control: tuple[str, int]
     token: str
-    #: Encrypt all connections.
-    tls: bool = False
+    #: Encrypt all connections; None: if the control service does.
+    tls: bool | None = None
     #: Where this node listens; port 0: any that is free. Without a host it listens nowhere.
     host: str = ""
     port: int = 0

@@ -28,7 +28,7 @@ from skate._node.transfers import Transfers
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.entrance import Tls
-from skate._wire.gate import Gate, knock
+from skate._wire.gate import Gate, knock, speaks_tls
 from skate._wire.handshake import HandshakeError, Versions
 from skate._wire.link import Link
 
@@ -81,7 +81,7 @@ class Neighbours:
         #: Nodes (0: the control service) that know of a process of ours.
         self._acquainted: dict[bytes, set[int]] = {}
         self._links: dict[int, Link] = {}
-        self.tls = Tls(listens=bool(config.host)) if config.tls else None
+        self.tls = Tls(listens=bool(config.host)) if self._wants_tls(config) else None
         self._gate: Gate | None = None
         if config.host:
             try:
@@ -112,6 +112,15 @@ class Neighbours:
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _wants_tls(config: ClusterConfig) -> bool:
+        if config.tls is not None:
+            return config.tls
+        try:
+            return speaks_tls(*config.control)
+        except OSError as error:
+            raise _unreachable(config, error) from None
+
     def _join(self) -> None:
         """Blocks: before it is part of its cluster a node has nothing to do."""
         host, port = self._config.control
@@ -120,10 +129,7 @@ class Neighbours:
         except HandshakeError as error:
             raise JoinError(f"cannot join the cluster: {error}") from None
         except OSError as error:
-            raise JoinError(
-                f"cannot join the cluster at {host}:{port}: {error.strerror or error}. Check the address, and that "
-                "`skate start --head` runs there."
-            ) from None
+            raise _unreachable(self._config, error) from None
         if not self.member.host:
             self.member.host = _address_towards(host, port)
         self._control.adopt(sock, rest)
@@ -419,6 +425,14 @@ class Neighbours:
     def leave(self, reason: str) -> None:
         self._control.send(cluster.Leave(reason))
         self._control.flush()
+
+
+def _unreachable(config: ClusterConfig, error: OSError) -> JoinError:
+    host, port = config.control
+    return JoinError(
+        f"cannot join the cluster at {host}:{port}: {error.strerror or error}. Check the address, and that "
+        "`skate start --head` runs there."
+    )
 
 
 def _address_towards(host: str, port: int) -> str:

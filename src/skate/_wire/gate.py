@@ -26,6 +26,8 @@ from skate._wire.loop import WRITE, EventLoop, Timer
 
 HANDSHAKE_S = 5.0
 STRANGERS_MAX = 128
+#: A gate that has said nothing for so long waits for us to begin.
+SPEAKS_FIRST_S = 1.0
 #: An idle connection shows that it is there so often.
 KEEPALIVE_S = 30
 READ_BYTES = 4096
@@ -214,6 +216,21 @@ def knock(
     except BaseException:
         sock.close()
         raise
+
+
+def speaks_tls(host: str, port: int) -> bool:
+    """Whether a gate wants TLS: one that does not speaks first. Raises OSError if it cannot be reached.
+
+    Nobody can use this to have us talk in plain text: the proofs of an encrypted connection cover its certificate, and
+    those of a plain one do not, so the two ends would not understand each other.
+    """
+    with socket.create_connection((host, port), timeout=HANDSHAKE_S) as sock:
+        sock.settimeout(SPEAKS_FIRST_S)
+        try:
+            sock.recv(1)
+        except TimeoutError:
+            return True
+        return False
 
 
 class Dial:

@@ -1,0 +1,431 @@
+"""`skate start`: a control service and a node (--head), a node (--address), or what is missing (--rendezvous).
+
+What is started has a session and a log of its own, and lives on when this command ends; with --block the command stays,
+and ends it. If anything fails, what was started before is ended again: there is either a node that serves, or nothing.
+
+Closed by default: without --host or --node-ip-address a head listens on loopback only. A node that joins a head on
+another machine listens on the one address from which it reaches that head, because the others have to reach it;
+it was given the token for that. Nothing listens without a token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import os
+import select
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from skate._config import cpu_count, default_store_bytes, temporary_directory
+from skate._control.main import ControlConfig
+from skate._node.launch import LaunchError, start_control, start_node
+from skate._node.main import ClusterConfig, NodeConfig
+from skate._wire.token import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TokenError, create_token, default_path, find_token
+from skate.cli import rendezvous
+from skate.cli.asking import Asking, Unreachable, resolve, token_for
+from skate.cli.parser import PORT, USAGE, Address, show_address
+from skate.cli.parser import address as parse_address
+from skate.cli.running import Log, Running, log_directory, look, tidy_logs
+from skate.cli.signals import Signals, Told
+from skate.cli.stop import end
+from skate.cli.trouble import Trouble
+from skate.cli.views import bytes_text
+
+LOOPBACK = "127.0.0.1"
+WILDCARDS = ("0.0.0.0", "::")
+#: Pause between two looks whether the head is there.
+AGAIN_S = 0.1
+#: How long one that has the port already may take to prove that it is a cluster of ours.
+OURS_S = 2.0
+
+
+class CannotListen(Trouble):
+    """The control service could not start, most likely because somebody else has its address."""
+
+
+@dataclass
+class Started:
+    """What this command has started."""
+
+    signals: Signals
+    processes: list[tuple[subprocess.Popen[bytes], Log]] = field(default_factory=list)
+    #: Where the control service is reached.
+    address: Address = ("", 0)
+    #: Whether it was started here.
+    is_head: bool = False
+    node_id: str = ""
+    #: All that was to be started is there.
+    serves: bool = False
+
+    def running(self) -> list[Running]:
+        """Nodes first, as they are to end first."""
+        return [found for process, _ in reversed(self.processes) if (found := look(process.pid)) is not None]
+
+    def end(self) -> None:
+        for found in self.running():
+            end([found])
+        for process, log in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            log.close()
+
+
+def start(options: argparse.Namespace) -> int:
+    _check(options)
+    tidy_logs()
+    with Signals() as signals:
+        started = Started(signals)
+        try:
+            _start(options, started)
+            if options.block:
+                return _stay(started)
+        except Told as told:
+            started.end()
+            if options.block and started.serves:
+                print("Ended.")
+                return 0
+            return 128 + told.number
+        except BaseException:
+            started.end()
+            raise
+        for process, log in started.processes:
+            process.returncode = 0  # it is on its own now: nobody waits for it
+            log.close()
+    return 0
+
+
+def _start(options: argparse.Namespace, started: Started) -> None:
+    if options.head:
+        token, source = _token_of_head(options.token_file)
+        _start_head(options, started, _host(options), PORT if options.port is None else options.port, token)
+    elif options.address is not None:
+        token, source = token_for(options.token_file), ""
+        _join(options, started, (resolve(options.address[0]), options.address[1]), token)
+    elif isinstance(options.rendezvous, str):
+        token, source = _meet_by_file(options, started)
+    else:
+        token, source = _meet_by_address(options, started)
+    _tell(options, started, token, source)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What the parser cannot know."""
+    fixed = options.address is not None or isinstance(options.rendezvous, tuple)
+    if fixed and options.port is not None:
+        raise Trouble(
+            "--port is the port of a head, and this command names one already.",
+            "leave --port out; the port of this node is --node-port.",
+            exit_code=USAGE,
+        )
+    if options.spill_directory is not None and not os.path.isdir(options.spill_directory):
+        raise Trouble(f"--spill-directory {options.spill_directory} is not a directory.", "create it, or name another.")
+    for name in ("token_file", "spill_directory"):
+        if getattr(options, name):
+            setattr(options, name, os.path.abspath(getattr(options, name)))
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def _token_of_head(token_file: str | None) -> tuple[bytes, str]:
+    """The token, made if there is none yet, and where it is: a path, or the variable."""
+    try:
+        if token_file is None and TOKEN_VARIABLE in os.environ:
+            return find_token(None), TOKEN_VARIABLE
+        path = token_file or os.environ.get(TOKEN_FILE_VARIABLE) or default_path()
+        return create_token(path), path
+    except TokenError as error:
+        raise Trouble(str(error)) from None
+
+
+def _start_head(
+    options: argparse.Namespace, started: Started, host: str, port: int, token: bytes, **about: Any
+) -> None:
+    """The control service, and the first node."""
+    listens = resolve(host)
+    reached = _reachable(options) if listens in WILDCARDS else listens
+    log = Log("control", show_address((reached, port)), about)
+    try:
+        with started.signals.held():
+            config = ControlConfig(host=listens, port=port, token=token.decode(), tls=options.tls)
+            process, _, port = start_control(config, log=log.fd)
+            started.processes.append((process, log))
+    except LaunchError as error:
+        why = f"{error} {log.last_line()}".strip()
+        log.discard()
+        raise _cannot_listen((reached, port), token, why, listens) from None
+    started.address, started.is_head = (reached, port), True
+    log.name_cluster(show_address(started.address))
+    _start_node(options, started, token, options.host or options.node_ip_address or host)
+
+
+def _cannot_listen(where: Address, token: bytes, why: str, listens: str) -> CannotListen:
+    """Why the control service did not start; mostly because somebody was there before."""
+    try:
+        with Asking(where, token, OURS_S) as asking:
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(asking.ask("cluster")["started_at"]))
+    except Trouble:
+        next = "choose another port with --port; `ss -ltnp` shows who has this one."
+        if not _is_ours(listens):
+            next = "this machine does not have that address; --host takes one that it has, or 0.0.0.0 for all."
+        return CannotListen(f"the head could not start: {_without_advice(why)}", next)
+    return CannotListen(
+        f"a cluster of yours runs at {show_address(where)} already, since {since}.",
+        f"add a node with `skate start --address {show_address(where)}`, end it with `skate stop`, or choose --port.",
+    )
+
+
+def _without_advice(why: str) -> str:
+    """Ours is better: it knows the options."""
+    return why.replace(" Choose another port.", "")
+
+
+def _join(options: argparse.Namespace, started: Started, where: Address, token: bytes) -> None:
+    """A node of a cluster that is there."""
+    with Asking(where, token) as asking:
+        asking.ask("cluster")
+    started.address = where
+    _start_node(options, started, token, options.host or options.node_ip_address or _address_towards(where[0]))
+
+
+def _start_node(options: argparse.Namespace, started: Started, token: bytes, host: str) -> None:
+    listens = resolve(host)
+    advertise = options.node_ip_address or (_reachable(options) if listens in WILDCARDS else "")
+    log = Log("node", show_address(started.address), {})
+    config = NodeConfig(
+        num_cpus=cpu_count() if options.num_cpus is None else options.num_cpus,
+        num_gpus=options.num_gpus,
+        resources=options.resources,
+        memory=options.memory,
+        labels=options.labels,
+        object_store_memory=options.object_store_memory or default_store_bytes(),
+        spill_directory=options.spill_directory or temporary_directory(),
+        cluster=ClusterConfig(
+            control=started.address,
+            token=token.decode(),
+            tls=options.tls or None,
+            host=listens,
+            port=options.node_port,
+            advertise=advertise,
+            name=options.name,
+        ),
+    )
+    try:
+        with started.signals.held():
+            process, said = start_node(config, log=log.fd)
+            started.processes.append((process, log))
+    except LaunchError as error:
+        why = f"{error} {log.last_line()}".strip()
+        log.discard()
+        raise Trouble(f"the node could not start: {_without_advice(why)}", _advice(options, why)) from None
+    started.node_id = said["node_id"]
+
+
+def _advice(options: argparse.Namespace, why: str) -> str:
+    if "cannot listen" not in why:
+        return ""
+    if options.node_ip_address and not options.host:
+        return (
+            "--node-ip-address is where others connect to; if this machine does not have it itself (a container, NAT), "
+            "add --host 0.0.0.0 to listen everywhere."
+        )
+    return "--node-port names another port, --host another address of this machine."
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+
+def _host(options: argparse.Namespace) -> str:
+    """Where a head listens that was not told where by its rendezvous."""
+    return str(options.host or options.node_ip_address or LOOPBACK)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _address_towards(host: str) -> str:
+    """Our address on the way to that one. Nothing is sent: the kernel looks into its routes."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((host, 9))
+            return str(sock.getsockname()[0])
+        except OSError as error:
+            raise Trouble(
+                f"there is no way from here to {host}: {error.strerror}.", "say how others reach it: --node-ip-address."
+            ) from None
+
+
+def _reachable(options: argparse.Namespace) -> str:
+    """How others reach a machine that listens everywhere."""
+    if options.node_ip_address:
+        return resolve(options.node_ip_address)
+    # An address of the outer world (a documentation network), for which the kernel names the interface that leads out.
+    for look_up, name in ((_address_towards, "192.0.2.1"), (resolve, socket.gethostname())):
+        with contextlib.suppress(Trouble):
+            if not is_loopback(address := look_up(name)):
+                return address
+    raise Trouble(
+        "--host 0.0.0.0 listens everywhere, but it is not known at which address others reach this machine.",
+        "say it with --node-ip-address, or name one address with --host.",
+    )
+
+
+def _is_ours(host: str) -> bool:
+    """Whether this machine has that address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        try:
+            sock.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+# -- the same command everywhere ---------------------------------------------------------------------------------------
+
+
+def _meet_by_address(options: argparse.Namespace, started: Started) -> tuple[bytes, str]:
+    where = (resolve(options.rendezvous[0]), options.rendezvous[1])
+    ours = _is_ours(where[0])
+    # Only where the head can be is a token made: on any other machine it would be one that fits nothing.
+    token, source = _token_of_head(options.token_file) if ours else (token_for(options.token_file), "")
+    deadline = time.monotonic() + options.wait
+    while True:
+        try:
+            _join(options, started, where, token)
+            return token, source
+        except Unreachable as unreachable:
+            why = unreachable.what
+        if ours:
+            try:
+                _start_head(options, started, *where, token)
+                return token, source
+            except CannotListen as busy:  # somebody was faster, and will answer in a moment
+                why = busy.what
+        if time.monotonic() > deadline:
+            here = "this machine could not listen there" if ours else "this machine does not have that address"
+            raise Trouble(
+                f"no head at {show_address(where)} after {options.wait:g} s; {here}. {why}",
+                "run the same command on the machine that has the address, and look what it says there.",
+            )
+        time.sleep(AGAIN_S)
+
+
+def _meet_by_file(options: argparse.Namespace, started: Started) -> tuple[bytes, str]:
+    path = options.rendezvous
+    deadline = time.monotonic() + options.wait
+    why = "it has no address in it yet."
+    while True:
+        if rendezvous.claim(path):
+            try:
+                token, source = _token_of_head(options.token_file)
+                _start_head(options, started, _host(options), options.port or 0, token, rendezvous=path)
+                rendezvous.publish(path, show_address(started.address))
+                return token, source
+            except BaseException:
+                rendezvous.withdraw(path)
+                raise
+        found = rendezvous.read_file(path)
+        if found is not None and found.address:
+            where = parse_address(found.address)
+            if is_loopback(where[0]) and found.machine != socket.gethostname():
+                raise Trouble(
+                    f"the head, {found.describe()}, listens on its loopback only.",
+                    "add --host 0.0.0.0 to the command on every machine, so that they reach each other.",
+                )
+            try:
+                token = token_for(options.token_file)
+                _join(options, started, where, token)
+                return token, ""
+            except Unreachable as unreachable:
+                why = unreachable.what
+        if time.monotonic() > deadline:
+            by = found.describe() if found is not None else "somebody who removed it again"
+            raise Trouble(
+                f"no head after {options.wait:g} s: {path} was made by {by}, and {why}",
+                f"if that was an earlier run, remove the file and start again: rm {path}",
+            )
+        time.sleep(AGAIN_S)
+
+
+# -- what people see ---------------------------------------------------------------------------------------------------
+
+
+def _tell(options: argparse.Namespace, started: Started, token: bytes, source: str) -> None:
+    with Asking(started.address, token) as asking:
+        node = next(node for node in asking.ask("nodes") if node["node_id"] == started.node_id)
+    started.serves = True
+    address = show_address(started.address)
+    closed = is_loopback(started.address[0])
+    cpus = cpu_count() if options.num_cpus is None else options.num_cpus
+    has = [f"{cpus:g} CPU{'s' if cpus != 1 else ''}"]
+    has += [f"{options.num_gpus} GPU{'s' if options.num_gpus != 1 else ''}"] if options.num_gpus else []
+    has += [f"{amount:g} {name}" for name, amount in options.resources.items()]
+    has += [f"{bytes_text(options.object_store_memory or default_store_bytes())} for objects"]
+    lines = [f"This machine is a node of the cluster at {address}.", ""]
+    if started.is_head:
+        lines = [f"A new cluster runs at {address}, with this machine as its first node.", ""]
+    lines.append(
+        f"  node     {node['name']}: {', '.join(has)}; listens on {show_address((node['host'], node['port']))}"
+    )
+    if source:
+        lines.append(f"  token    {source if source != TOKEN_VARIABLE else f'from {TOKEN_VARIABLE}'}")
+    lines.append(f"  logs     {log_directory()}")
+    if started.is_head and closed:
+        lines.append("  open to  this machine only; --host ADDRESS lets others in")
+    end = "Ctrl-C" if options.block else "skate stop"
+    lines += [
+        "",
+        f'  python   skate.init("auto"), or skate.init("{address}")',
+        "  look     skate status",
+        f"  end      {end}{' (ends the cluster)' if started.is_head else ''}",
+    ]
+    if started.is_head:
+        lines += ["", *_how_to_join(address, source, closed=closed)]
+    with contextlib.suppress(BrokenPipeError):  # whether it is read or not, the cluster is there
+        print(*lines, sep="\n", flush=True)
+
+
+def _how_to_join(address: str, source: str, *, closed: bool) -> list[str]:
+    join = f"  skate start --address {address}"
+    if closed:
+        return ["One more node on this machine:", join]
+    if source == TOKEN_VARIABLE:
+        return [f"On every other machine, with the same {TOKEN_VARIABLE}:", join]
+    return [
+        "On every other machine, bring the token (who has it can run code on the cluster) and join:",
+        f"  mkdir -p -m 700 ~/.skate && scp -p {address.rpartition(':')[0]}:{source} ~/.skate/token",
+        join,
+    ]
+
+
+# -- staying -----------------------------------------------------------------------------------------------------------
+
+
+def _stay(started: Started) -> int:
+    """Until something of it has ended, or we are told to (Told is raised)."""
+    poll = select.poll()
+    for process, _ in started.processes:
+        poll.register(os.pidfd_open(process.pid), select.POLLIN)
+    poll.poll()
+    ended = [(process, log) for process, log in started.processes if process.poll() is not None]
+    failed = next(((process, log) for process, log in ended if process.returncode), None)
+    started.end()
+    if failed is None:
+        print("Ended: by `skate stop`, or because the cluster did.")
+        return 0
+    process, log = failed
+    raise Trouble(
+        f"pid {process.pid} ended with code {process.returncode}. {log.last_line()}".rstrip(),
+        f"see its log, {log.path}",
+    )

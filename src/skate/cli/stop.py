@@ -1,0 +1,96 @@
+"""`skate stop`: end what `skate start` started on this machine, and say what that was.
+
+Nodes go first: a node that is told to end (SIGTERM) says goodbye, so the others know at once. Then the control service:
+with it the cluster ends, on all its machines. What has not ended by itself after GOODBYE_S is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+
+import psutil
+
+from skate.cli.running import Running, find_running, send_signal, wait_for_end
+from skate.cli.trouble import Trouble
+
+GOODBYE_S = 5.0
+#: After it was killed; only a process that the kernel itself is stuck in takes longer.
+KILLED_S = 5.0
+
+
+def stop(*, force: bool) -> int:
+    running = find_running()
+    if not running:
+        print("Nothing to stop: no node or control service of `skate start` runs here.")
+        return 0
+    stuck = []
+    for kind in ("node", "control"):
+        group = [process for process in running if process.kind == kind]
+        stuck += end(group, force=force)
+        for process in group:
+            if process not in stuck:
+                print(f"Ended {describe(process)}.")
+    if any(process.kind == "control" for process in running):
+        print("That was the head: nodes of its cluster on other machines end, too.")
+    if stuck:
+        raise Trouble(
+            f"still there, though killed: {', '.join(f'pid {process.pid}' for process in stuck)}.",
+            "the kernel is busy with them, often a disk or network that does not answer; try again later.",
+        )
+    return 0
+
+
+def describe(process: Running) -> str:
+    what = "the control service" if process.kind == "control" else "a node"
+    return f"{what} of the cluster at {process.cluster} (pid {process.pid})"
+
+
+def end(group: Sequence[Running], *, force: bool = False) -> list[Running]:
+    """End these, and what they have started; those that do not go."""
+    held = {fd: process for process in group if (fd := process.hold()) >= 0}
+    # A node that is killed takes its workers along, but only just after it: we stay until they are gone.
+    children = [child for process in held.values() for child in _children(process.pid)]
+    try:
+        left = list(held)
+        if not force:
+            for fd in left:
+                send_signal(fd, signal.SIGTERM)
+            left = wait_for_end(left, GOODBYE_S)
+        for fd in left:
+            send_signal(fd, signal.SIGKILL)
+        left = wait_for_end(left, KILLED_S)
+    finally:
+        for fd in held:
+            os.close(fd)
+    _, alive = psutil.wait_procs(children, timeout=KILLED_S)
+    for child in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(alive, timeout=KILLED_S)
+    stuck = [held[fd] for fd in left]
+    for process in group:
+        if process not in stuck:
+            _remove_rendezvous(process)
+    return stuck
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _remove_rendezvous(process: Running) -> None:
+    """The file in which others found this cluster, unless it names another by now."""
+    path = process.about().get("rendezvous")
+    if process.kind == "control" and isinstance(path, str):
+        from skate.cli.rendezvous import read_file
+
+        found = read_file(path)
+        if found is not None and found.address == process.cluster:
+            with contextlib.suppress(OSError):
+                os.unlink(path)

@@ -1,0 +1,788 @@
+"""The command line, run as people run it: in processes of its own, each test with a home of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import netns
+from netns import Host, Network
+from skate.cluster_utils import Cluster
+from waiting import WITHIN_S, wait_for
+
+#: The whole of a command: it starts processes, or waits for others.
+COMMAND_S = 40.0
+USAGE, NOTHING_RUNS = 2, 3
+
+DRIVER = """
+import sys, time
+import skate
+
+info = skate.init(sys.argv[1]) if len(sys.argv) > 1 else skate.init()
+
+
+@skate.remote
+def where(seconds):
+    time.sleep(seconds)
+    return skate.get_runtime_context().get_node_id()
+
+
+nodes = set(skate.get([where.remote(0.1) for _ in range(20)]))
+print(len(skate.nodes()), len(nodes))
+"""
+
+
+class Done:
+    """A command that has ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Machine:
+    """A home, in which commands run; with `host`, on a network of its own."""
+
+    def __init__(self, home: Path, host: Host | None = None) -> None:
+        home.mkdir(exist_ok=True)
+        self.home = home
+        self._run: Callable[..., Any] = subprocess.run if host is None else host.run
+        self._popen: Callable[..., Any] = subprocess.Popen if host is None else host.popen
+        self._unset = {"SKATE_TOKEN", "SKATE_TOKEN_FILE", "SKATE_ADDRESS", "SKATE_LOG_DIR"}
+
+    @property
+    def token(self) -> Path:
+        return self.home / ".skate" / "token"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / ".skate" / "logs"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in self._unset}
+        # A script's own folder is on its path, and these programs lie in the home of the test.
+        return {**kept, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), **more}
+
+    def skate(self, *words: str, **more: str) -> Done:
+        return self.run([sys.executable, "-m", "skate.cli", *words], **more)
+
+    def well(self, *words: str, **more: str) -> str:
+        """A command that is to succeed, and to complain of nothing."""
+        done = self.skate(*words, **more)
+        assert (done.code, done.err) == (0, ""), done
+        return done.out
+
+    def fails(self, *words: str, code: int = 1, says: Sequence[str], **more: str) -> Done:
+        """A command that is to fail, with one line that says why and one that says what to do."""
+        done = self.skate(*words, **more)
+        assert done.code == code, done
+        assert "Traceback" not in done.err + done.out, done
+        assert len(done.err.splitlines()) <= 2, done
+        for text in says:
+            assert text in done.err, done
+        return done
+
+    def run(self, command: Sequence[str], **more: str) -> Done:
+        done = self._run(
+            command,
+            env=self.environment(**more),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        process: subprocess.Popen[str] = self._popen(
+            [sys.executable, "-m", "skate.cli", *words],
+            env=self.environment(),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return process
+
+    def script(self, code: str, name: str = "program.py") -> str:
+        (self.home / name).write_text(code)
+        return name
+
+    def python(self, code: str, *words: str) -> str:
+        done = self.run([sys.executable, self.script(code), *words])
+        assert done.code == 0, done
+        return done.out
+
+    def pids(self, kind: str = "") -> list[int]:
+        """Of what was started here, by their logs."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                target = os.readlink(f"/proc/{process.pid}/fd/2")
+                leads = os.getsid(process.pid) == process.pid
+            except OSError:
+                continue
+            if leads and target.startswith(f"{self.logs}/{kind}"):
+                found.append(process.pid)
+        return sorted(found)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "home")
+    yield machine
+    machine.skate("stop", "--force")
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    reason = netns.reason_to_skip()
+    if reason:
+        pytest.skip(reason)
+    with Network(hosts=2) as network:
+        yield network
+
+
+@pytest.fixture
+def port() -> str:
+    """One that is free, and not among those that the kernel gives to whoever asks for any."""
+    while True:
+        with socket.socket() as sock:
+            number = random.randrange(20_000, 30_000)
+            with contextlib.suppress(OSError):
+                sock.bind(("127.0.0.1", number))
+                return str(number)
+
+
+SMALL = ("--num-cpus", "1", "--object-store-memory", "50MB")
+
+
+# -- a cluster, from its start to its end ------------------------------------------------------------------------------
+
+
+def test_a_cluster_of_two_nodes_from_start_to_stop(machine: Machine, port: str) -> None:
+    address = f"127.0.0.1:{port}"
+    told = machine.well("start", "--head", "--port", port, *SMALL)
+    assert f'skate.init("{address}")' in told
+    assert f"skate start --address {address}" in told
+    assert "this machine only" in told
+    machine.well("start", "--address", f"localhost:{port}", "--num-cpus", "2", "--resources", '{"lamp": 2}',
+                 "--labels", "zone=a,disk=fast", "--object-store-memory", "50MB", "--name", "second")  # fmt: skip
+
+    status = json.loads(machine.well("status", "--json"))
+    assert status["running"]
+    assert status["address"] == address
+    assert status["resources"]["total"]["CPU"] == 3
+    assert status["resources"]["used"]["CPU"] == 0
+    text = machine.well("status")
+    assert f"Cluster at {address}: 2 nodes" in text
+    assert "zone=a,disk=fast" in text
+    first, second = json.loads(machine.well("list", "nodes", "--json"))
+    assert (second["name"], second["total"]["lamp"], second["labels"]["zone"]) == ("second", 2, "a")
+    assert second["node_id"][:12] in machine.well("list", "nodes")
+    assert first["total"]["CPU"] == 1
+
+    assert machine.python(DRIVER, address).split() == ["2", "2"], "tasks ran on both"
+    assert machine.run([sys.executable, "program.py"], SKATE_ADDRESS=address).out.split() == ["2", "2"]
+
+    assert len(machine.pids("node")) == 2
+    assert len(machine.pids("control")) == 1
+    ended = machine.well("stop")
+    assert ended.count("Ended a node") == 2
+    assert ended.count("Ended the control service") == 1
+    assert machine.pids() == []
+    assert "Nothing to stop" in machine.well("stop")
+    left = sorted(path.relative_to(machine.home / ".skate").parts[0] for path in (machine.home / ".skate").rglob("*"))
+    assert set(left) == {"logs", "token"}, "what people may want to read, and the token of the next cluster"
+
+
+def test_auto_joins_the_node_of_this_machine(tmp_path: Path, network: Network) -> None:
+    # A network of its own has lobbies of its own: elsewhere the newest node may be that of another test.
+    machine = Machine(tmp_path / "home", network.hosts[0])
+    machine.well("start", "--head", *SMALL)
+    machine.well("start", "--address", "127.0.0.1:6380", *SMALL)
+    assert machine.python(DRIVER, "auto").split() == ["2", "2"]
+    machine.well("stop")
+
+
+def test_two_machines_as_the_output_says(tmp_path: Path, network: Network) -> None:
+    first, second = (Machine(tmp_path / f"home{i}", host) for i, host in enumerate(network.hosts))
+    address = f"{network.hosts[0].address}:6380"
+    told = first.well("start", "--head", "--host", network.hosts[0].address, *SMALL)
+    assert f"scp -p {network.hosts[0].address}:{first.token} ~/.skate/token" in told
+    second.fails("start", "--address", address, says=["no token was given"])
+    second.token.parent.mkdir(mode=0o700)
+    second.token.touch(mode=0o600)
+    second.token.write_bytes(first.token.read_bytes())
+    told = second.well("start", "--address", address, *SMALL)
+    assert f"listens on {network.hosts[1].address}:" in told, "the others have to reach it"
+    assert first.python(DRIVER, address).split() == ["2", "2"]
+    assert second.python(DRIVER, "auto").split() == ["2", "2"]
+
+    # The second machine goes, and later the head, which takes the rest along.
+    second.well("stop")
+    assert len(json.loads(first.well("list", "nodes", "--json"))) == 1
+    assert second.skate("status").code == NOTHING_RUNS
+    assert len(json.loads(second.well("list", "nodes", "--json", "--address", address))) == 1
+    second.well("start", "--address", address, *SMALL)
+    first.well("stop")
+    wait_for(lambda: second.pids() == [], WITHIN_S, "the node on the other machine to end with its cluster")
+
+
+def test_a_head_that_listens_everywhere_tells_an_address_that_others_reach(tmp_path: Path, network: Network) -> None:
+    first, second = (Machine(tmp_path / f"home{i}", host) for i, host in enumerate(network.hosts))
+    # This network has no way out, so nothing tells which address the others use.
+    first.fails("start", "--head", "--host", "0.0.0.0", says=["--node-ip-address"])
+    first.well("start", "--head", "--host", "0.0.0.0", "--node-ip-address", network.hosts[0].address, *SMALL)
+    second.token.parent.mkdir(mode=0o700)
+    second.token.touch(mode=0o600)
+    second.token.write_bytes(first.token.read_bytes())
+    second.well("start", "--address", f"{network.hosts[0].address}:6380", *SMALL)
+    assert first.python(DRIVER, "auto").split() == ["2", "2"]
+    first.well("stop")
+    wait_for(lambda: second.pids() == [], WITHIN_S, "the node on the other machine to end")
+
+
+def test_nothing_listens_beyond_loopback_unless_it_was_told_to(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    ours = machine.pids()
+    listening = [each for each in psutil.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+    assert {each.laddr.ip for each in listening if each.pid in ours} == {"127.0.0.1"}
+    assert {each.pid for each in listening} >= set(ours)
+    machine.well("stop")
+
+
+def test_the_token_is_for_its_owner_only_and_is_in_no_list_of_processes(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    assert machine.token.stat().st_mode & 0o777 == 0o600
+    token = machine.token.read_text().strip()
+    for pid in machine.pids():
+        process = psutil.Process(pid)
+        assert token not in " ".join(process.cmdline()) + str(process.environ())
+    for log in machine.logs.iterdir():
+        assert token not in log.read_text()
+        assert log.stat().st_mode & 0o777 == 0o600
+    machine.well("stop")
+
+
+def test_a_cluster_starts_whether_its_output_is_read_or_not(machine: Machine, port: str) -> None:
+    with machine.begin("start", "--head", "--port", port, *SMALL) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # as `| true` does
+        process.wait(COMMAND_S)
+        assert process.stderr is not None
+        assert (process.returncode, process.stderr.read()) == (0, "")
+    assert _serves(machine)
+    machine.well("stop")
+
+
+def test_status_without_a_cluster(machine: Machine) -> None:
+    done = machine.skate("status")
+    assert (done.code, done.err) == (NOTHING_RUNS, "")
+    assert "skate start --head" in done.out
+    done = machine.skate("status", "--json")
+    assert (done.code, json.loads(done.out)) == (NOTHING_RUNS, {"running": False})
+    machine.fails("list", "nodes", code=NOTHING_RUNS, says=["nothing runs here", "skate start --head"])
+
+
+def test_status_counts_what_is_used_and_what_waits(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    keep = machine.script(
+        """
+import sys, skate
+skate.init(sys.argv[1], namespace="here")
+@skate.remote(num_cpus=1)
+class Holder:
+    def hold(self): return 1
+@skate.remote
+def wait(): pass
+holder = Holder.options(name="holder", lifetime="detached").remote()
+assert skate.get(holder.hold.remote()) == 1
+skate.put(bytes(10_000_000))
+refs = [wait.remote() for _ in range(5)]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    )
+    driver = subprocess.Popen(
+        [sys.executable, keep, f"127.0.0.1:{port}"],
+        env=machine.environment(),
+        cwd=machine.home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"ready\n"
+
+        def look() -> dict[str, Any]:
+            return dict(json.loads(machine.well("status", "--json")))
+
+        wait_for(lambda: look()["queued"], WITHIN_S, "the tasks to be reported as waiting")
+        assert look()["resources"]["used"]["CPU"] == 1
+        assert look()["actors"] == {"alive": 1}
+        (actor,) = json.loads(machine.well("list", "actors", "--format", "json"))
+        assert (actor["name"], actor["namespace"], actor["class_name"]) == ("holder", "here", "Holder")
+        assert "holder" in machine.well("list", "actors")
+        assert "1 alive" in machine.well("status")
+        assert driver.stdin is not None
+        driver.stdin.close()
+    machine.well("stop")
+
+
+def test_jobs_are_listed(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    assert machine.well("list", "jobs") == "No jobs.\n"
+    machine.python(DRIVER, f"127.0.0.1:{port}")
+
+    def ended() -> dict[str, Any]:
+        (job,) = json.loads(machine.well("list", "jobs", "--json"))
+        return dict(job) if job["state"] == "ended" else {}
+
+    job = wait_for(ended, WITHIN_S, "the end of the job to be known")
+    assert job["ended_at"] >= job["started_at"]
+    assert job["job_id"][:12] in machine.well("list", "jobs")
+    machine.well("stop")
+
+
+# -- stop --------------------------------------------------------------------------------------------------------------
+
+
+def test_stop_leaves_the_nodes_of_others_alone(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    with Cluster(initialize_head=True) as cluster:
+        local = subprocess.Popen(
+            [sys.executable, "-c", "import skate, sys; skate.init(num_cpus=1); print(1, flush=True); sys.stdin.read()"],
+            env=machine.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with local:
+            assert local.stdout is not None
+            assert local.stdout.readline() == b"1\n"
+            machine.well("stop", "--force")
+            assert cluster.head_node is not None
+            assert cluster.head_node.is_alive()
+            assert local.poll() is None
+            assert local.stdin is not None
+            local.stdin.close()
+    assert machine.pids() == []
+
+
+def test_stop_kills_what_does_not_end_by_itself(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    (node,) = machine.pids("node")
+    children = psutil.Process(node).children(recursive=True)
+    os.kill(node, signal.SIGSTOP)  # it hears SIGTERM only when it goes on
+    ended = machine.well("stop")
+    assert "Ended a node" in ended
+    assert machine.pids() == []
+    assert not [child for child in children if child.is_running()]
+
+
+def test_a_stopped_head_that_was_killed_leaves_nothing_stale(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    for pid in machine.pids():
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: machine.pids() == [], WITHIN_S, "what was killed to be gone")
+    assert machine.skate("status").code == NOTHING_RUNS
+    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.well("stop")
+
+
+def test_a_node_that_outlived_its_head_can_be_stopped(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    (control,) = machine.pids("control")
+    os.kill(control, signal.SIGKILL)
+    wait_for(lambda: machine.pids("control") == [], WITHIN_S, "the control service to be gone")
+    machine.fails("status", says=["nobody can be reached", "Connection refused", "skate stop"])
+    assert "Ended a node" in machine.well("stop")
+    assert machine.pids() == []
+
+
+# -- --block -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_block_ends_the_node_when_it_is_told_to(machine: Machine, port: str, number: signal.Signals) -> None:
+    with machine.begin("start", "--head", "--port", port, "--block", *SMALL) as process:
+        _read_what_it_tells(process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=WITHIN_S)
+        assert (process.returncode, err) == (0, ""), out + err
+        assert out.endswith("Ended.\n")
+    assert machine.pids() == []
+
+
+def test_block_ends_with_its_node(machine: Machine, port: str) -> None:
+    with machine.begin("start", "--head", "--port", port, "--block", *SMALL) as process:
+        _read_what_it_tells(process)
+        machine.well("stop")
+        out, err = process.communicate(timeout=WITHIN_S)
+        assert (process.returncode, err) == (0, ""), out + err
+    with machine.begin("start", "--head", "--port", port, "--block", *SMALL) as process:
+        _read_what_it_tells(process)
+        os.kill(machine.pids("node")[0], signal.SIGKILL)
+        out, err = process.communicate(timeout=WITHIN_S)
+        assert process.returncode == 1
+        assert "ended with code -9" in err
+        assert "see its log" in err
+    assert machine.pids() == []
+
+
+def test_a_start_that_is_interrupted_leaves_nothing(machine: Machine, port: str) -> None:
+    with machine.begin("start", "--head", "--port", port, *SMALL) as process:
+        wait_for(lambda: machine.pids("control"), WITHIN_S, "the control service to begin")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=WITHIN_S)
+        # It may have been just about to end by itself, and then the cluster stands.
+        assert (process.returncode, err) in ((128 + signal.SIGTERM, ""), (-signal.SIGTERM, ""), (0, ""))
+    if process.returncode == 128 + signal.SIGTERM:
+        assert machine.pids() == []
+
+
+def _read_what_it_tells(process: subprocess.Popen[str]) -> None:
+    """Up to the last line that a head prints when it serves."""
+    assert process.stdout is not None
+    while not (line := process.stdout.readline()).startswith("  skate start --address"):
+        assert line, process.communicate()
+
+
+def _serves(machine: Machine) -> bool:
+    return machine.skate("status").code == 0
+
+
+# -- the same command everywhere ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["file", "address"])
+def test_three_ranks_that_start_at_once_have_one_head(machine: Machine, port: str, kind: str) -> None:
+    file = machine.home / "meeting"
+    where = f"file://{file}" if kind == "file" else f"127.0.0.1:{port}"
+    ranks = [machine.begin("start", "--rendezvous", where, *SMALL) for _ in range(3)]
+    said = [rank.communicate(timeout=COMMAND_S) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    assert sum("A new cluster" in out for out, _ in said) == 1
+    assert len(machine.pids("control")) == 1
+    assert len(machine.pids("node")) == 3
+    status = json.loads(machine.well("status", "--json"))
+    assert len(status["nodes"]) == 3
+    if kind == "file":
+        assert json.loads(file.read_text())["address"] == status["address"]
+    machine.well("start", "--rendezvous", where, *SMALL)
+    assert len(machine.pids("node")) == 4, "one that comes late joins, too"
+    machine.well("stop")
+    assert not file.exists()
+    assert list(machine.home.glob("meeting*")) == []
+
+
+def test_ranks_on_two_machines_meet_by_file_and_by_address(tmp_path: Path, network: Network) -> None:
+    first, second = (Machine(tmp_path / f"home{i}", host) for i, host in enumerate(network.hosts))
+    token = tmp_path / "token"
+    words = ["--token-file", str(token), *SMALL]
+    where = f"{network.hosts[0].address}:7000"
+    late = second.begin("start", "--rendezvous", where, *words)
+    _, err = late.communicate(timeout=COMMAND_S)
+    assert (late.returncode, "there is no file" in err) == (1, True), "no token is made where the head cannot be"
+
+    first.well("start", "--rendezvous", where, *words)
+    second.well("start", "--rendezvous", where, *words)
+    assert second.python(DRIVER, where).split() == ["2", "2"]
+    second.well("stop")
+    first.well("stop")
+
+    # A file, which both see; each is told the address that others reach it by.
+    meeting = f"file://{tmp_path}/meeting"
+    first.well("start", "--rendezvous", meeting, "--host", network.hosts[0].address, *words)
+    second.well("start", "--rendezvous", meeting, *words)
+    assert second.python(DRIVER, "auto").split() == ["2", "2"]
+    second.well("stop")
+    first.well("stop")
+    assert not (tmp_path / "meeting").exists()
+
+
+def test_a_rank_waits_for_the_head_and_then_says_what_to_look_at(machine: Machine, port: str) -> None:
+    file = machine.home / "meeting"
+    file.write_text("")  # somebody began, and was killed
+    where = f"file://{file}"
+    machine.fails("start", "--rendezvous", where, "--wait", "0.3", says=["no head after 0.3 s", f"rm {file}"])
+    file.write_text(json.dumps({"address": f"127.0.0.1:{port}", "machine": socket.gethostname(), "pid": 1}))
+    machine.token.parent.mkdir(mode=0o700)
+    machine.token.touch(mode=0o600)
+    machine.token.write_text("a" * 64)
+    machine.fails("start", "--rendezvous", where, "--wait", "0.3", says=["Connection refused", f"rm {file}"])
+    file.write_text(json.dumps({"address": f"127.0.0.1:{port}", "machine": "elsewhere", "pid": 1}))
+    machine.fails("start", "--rendezvous", where, says=["loopback only", "--host 0.0.0.0"])
+    machine.fails("start", "--rendezvous", f"192.0.2.1:{port}", "--wait", "0", says=["no head at", "does not have"])
+    machine.fails("start", "--rendezvous", "file:///nowhere/at/all", says=["cannot be written: No such file"])
+
+
+def test_a_head_that_cannot_start_lets_another_try(machine: Machine, port: str) -> None:
+    file = machine.home / "meeting"
+    with socket.create_server(("127.0.0.1", int(port))):
+        words = ["start", "--rendezvous", f"file://{file}", "--port", port]
+        machine.fails(*words, says=["Address already in use", "--port"])
+    assert not file.exists()
+    machine.well("start", "--rendezvous", f"file://{file}", "--port", port, *SMALL)
+    machine.well("stop")
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+
+def test_submit_passes_output_and_exit_code_on(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.script(DRIVER)
+    assert machine.well("submit", "--", "python", "program.py").split() == ["1", "1"], "its init() joins"
+    done = machine.skate("submit", "--", "sh", "-c", "echo out; echo err >&2; pwd; exit 7")
+    assert (done.code, done.out) == (7, f"out\nerr\n{machine.home}\n")
+    assert machine.well("submit", "--", sys.executable, "-c", "print('x' * 300_000)") == "x" * 300_000 + "\n"
+    done = machine.skate("submit", "--", "sh", "-c", "kill -9 $$")
+    assert done.code == 128 + signal.SIGKILL
+    assert "signal 9" in done.err
+    machine.fails("submit", "--", "no-such-program", says=["No such file", "no-such-program"])
+    assert json.loads(machine.well("status", "--json"))["actors"].get("alive", 0) == 0, "supervisors leave"
+    machine.well("stop")
+
+
+def test_submit_sends_the_working_directory_along(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    project = machine.home / "project"
+    (project / ".git").mkdir(parents=True)
+    (project / ".git" / "secret").touch()
+    (project / "helper.py").write_text("WORD = 'helped'")
+    (project / "main.py").write_text("import os, helper; print(helper.WORD, sorted(os.listdir()), os.getcwd())")
+    done = machine.well("submit", "--working-dir", "project", "--", "python", "main.py")
+    word, *_, directory = done.split()
+    assert word == "helped"
+    assert ".git" not in done
+    assert directory != str(project)
+    assert not Path(directory).exists(), "the copy is gone with its job"
+    machine.fails("submit", "--working-dir", "nowhere", "--", "true", says=["not a directory"])
+    machine.well("stop")
+
+
+def test_a_job_goes_on_without_its_submitter(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    go = machine.home / "go"
+    told = machine.well(
+        "submit", "--no-wait", "--", "sh", "-c", f"echo begun; until [ -e {go} ]; do sleep 0.02; done; exit 5"
+    )
+    job = told.split()[1]
+    with machine.begin("submit", "--attach", job) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        go.touch()
+        assert process.wait(WITHIN_S) == 5
+    machine.fails("submit", "--attach", job, says=[f"there is no job {job}"])
+
+    told = machine.well("submit", "--no-wait", "--", "sleep", "1000")
+    job, pid = told.split()[1], int(told.partition("pid ")[2].partition(")")[0])
+    assert "Ended job" in machine.well("submit", "--cancel", job)
+    assert not psutil.pid_exists(pid)
+    told = machine.well("submit", "--no-wait", "--", "sleep", "1000")
+    pid = int(told.partition("pid ")[2].partition(")")[0])
+    machine.well("stop")
+    assert not psutil.pid_exists(pid), "it ends with its node"
+
+
+def test_ctrl_c_ends_the_job(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    with machine.begin("submit", "--", "sh", "-c", "echo $$; exec sleep 1000") as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WITHIN_S)
+        assert (process.returncode, "Traceback" in err) == (130, False), err
+    assert not psutil.pid_exists(pid)
+    machine.well("stop")
+
+
+def test_submit_from_a_machine_that_is_no_node_sends_its_files_along(tmp_path: Path, network: Network) -> None:
+    first, second = (Machine(tmp_path / f"home{i}", host) for i, host in enumerate(network.hosts))
+    first.well("start", "--head", "--host", network.hosts[0].address, *SMALL)
+    address = f"{network.hosts[0].address}:6380"
+    words = ["submit", "--address", address, "--token-file", str(first.token)]
+    second.fails(*words, "--", "true", says=["no node of the cluster", "--working-dir", f"--address {address}"])
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "program.py").write_text(DRIVER)
+    done = second.well(*words, "--working-dir", str(project), "--", "python", "program.py")
+    assert done.split() == ["1", "1"], "it ran on the only node"
+    first.well("stop")
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_second_head_on_the_same_port(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.fails("start", "--head", "--port", port, says=["runs at", "already", "skate stop"])
+    assert len(machine.pids()) == 2, "the first is unharmed"
+    assert _serves(machine)
+    machine.well("stop")
+
+
+def test_ports_that_others_have(machine: Machine, port: str) -> None:
+    with socket.create_server(("127.0.0.1", int(port))):
+        machine.fails("start", "--head", "--port", port, says=["Address already in use", "--port"])
+        machine.fails("start", "--head", "--port", "0", "--node-port", port, says=["already in use", "--node-port"])
+    assert machine.pids() == [], "the head has ended, too"
+    machine.fails("start", "--head", "--host", "192.0.2.1", says=["does not have that address", "--host"])
+    assert [path.name for path in machine.logs.iterdir() if path.name.startswith("node")] == []
+
+
+def test_a_wrong_address(machine: Machine, port: str) -> None:
+    machine.token.parent.mkdir(mode=0o700)
+    machine.token.touch(mode=0o600)
+    machine.token.write_text("a" * 64)
+    for command in (["start"], ["status"], ["list", "nodes"]):
+        words = [*command, "--address", f"127.0.0.1:{port}"]
+        machine.fails(*words, says=["nobody can be reached", "Connection refused", "check the address"])
+    machine.fails("start", "--address", "no-such-host.invalid:1", says=["is not known", "check the name"])
+    machine.fails("status", says=["is no address"], SKATE_ADDRESS="nonsense")
+    with socket.create_server(("127.0.0.1", int(port))) as server:
+        # Somebody who is not Skate: hangs up at once.
+        process = machine.begin("status", "--address", f"127.0.0.1:{port}")
+        for _ in range(2):  # it looks whether TLS is wanted, and then knocks
+            server.accept()[0].close()
+        _, err = process.communicate(timeout=WITHIN_S)
+        assert process.returncode == 1
+        assert "did not let us in" in err
+        assert "Traceback" not in err
+
+
+def test_the_port_of_a_node_is_not_that_of_the_head(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", "0", "--node-port", port, *SMALL)
+    machine.fails("start", "--address", f"127.0.0.1:{port}", says=["ended the conversation", "not the head's"])
+    machine.well("stop")
+
+
+def test_a_wrong_token(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    address = f"127.0.0.1:{port}"
+    wrong = machine.home / "wrong"
+    wrong.touch(mode=0o600)
+    wrong.write_text("b" * 64)
+    for command in (["start"], ["status"], ["list", "actors"]):
+        machine.fails(*command, "--address", address, "--token-file", str(wrong), says=["did not let us in", "token"])
+        machine.fails(*command, "--address", address, says=["token"], SKATE_TOKEN="b" * 64)
+    wrong.chmod(0o644)
+    machine.fails("status", "--token-file", str(wrong), says=["open to others", "chmod 600"])
+    machine.fails("status", "--token-file", "nowhere", says=["there is no file"])
+    assert machine.well("status", "--token-file", str(machine.token))
+    assert machine.well("status", SKATE_TOKEN=machine.token.read_text())
+    machine.well("stop")
+    machine.fails("start", "--head", says=["SKATE_TOKEN", "could be guessed"], SKATE_TOKEN="short")
+
+
+def test_a_head_with_a_token_that_was_given(machine: Machine, port: str) -> None:
+    told = machine.well("start", "--head", "--port", port, *SMALL, SKATE_TOKEN="c" * 64)
+    assert "from SKATE_TOKEN" in told
+    assert not machine.token.exists()
+    machine.fails("status", says=["no token was given"])
+    assert machine.well("status", SKATE_TOKEN="c" * 64)
+    machine.well("stop")
+    named = machine.home / "named"
+    machine.well("start", "--head", "--port", port, "--token-file", "named", *SMALL)
+    assert named.stat().st_mode & 0o777 == 0o600
+    assert machine.well("status", "--token-file", "named")
+    machine.well("stop")
+
+
+def test_no_room_for_logs(machine: Machine) -> None:
+    machine.fails("start", "--head", says=["cannot be written", "SKATE_LOG_DIR"], SKATE_LOG_DIR="/proc/nowhere")
+    (machine.home / "file").touch()
+    machine.fails("start", "--head", says=["cannot be written", "SKATE_LOG_DIR"], SKATE_LOG_DIR=f"{machine.home}/file")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system that is full takes root")
+def test_a_full_disk(machine: Machine) -> None:
+    full = machine.home / "full"
+    full.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], check=False)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.raises(OSError, match="No space"), open(full / "filler", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        says = ["No space left on device", "SKATE_LOG_DIR"]
+        machine.fails("start", "--head", says=says, SKATE_LOG_DIR=str(full))
+        assert os.listdir(full) == ["filler"]
+        machine.fails("start", "--head", "--token-file", f"{full}/token", says=["No space left on device"])
+        meeting = f"file://{full}/meeting"
+        machine.fails("start", "--rendezvous", meeting, says=["No space left on device", "rendezvous"])
+        assert os.listdir(full) == ["filler"]
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["strat"], ["there is no command 'strat'", "did you mean start?", "skate --help"]),
+        (["start"], ["--head", "--address", "--rendezvous", "skate start --help"]),
+        (["start", "--head", "--address", "a:1"], ["not allowed with"]),
+        (["start", "--head", "--numcpus", "1"], ["there is no option --numcpus", "did you mean --num-cpus?"]),
+        (["start", "--head", "--resources", "{lamp: 1}"], ["is no JSON", """'{"licence": 2}'"""]),
+        (["start", "--head", "--resources", "[1]"], ["no object of names"]),
+        (["start", "--head", "--resources", '{"lamp": -1}'], ["lamp", "negative"]),
+        (["start", "--head", "--resources", '{"CPU": 1}'], ["--num-cpus"]),
+        (["start", "--head", "--num-cpus", "many"], ["'many' is no amount"]),
+        (["start", "--head", "--num-gpus", "0.5"], ["whole number"]),
+        (["start", "--head", "--labels", "zone"], ["'zone' is no label", "zone=a"]),
+        (["start", "--head", "--object-store-memory", "lots"], ["'lots' is no size"]),
+        (["start", "--head", "--object-store-memory", "1K"], ["8388608"]),
+        (["start", "--head", "--port", "70000"], ["is no port"]),
+        (["start", "--address", "somewhere"], ["HOST:PORT"]),
+        (["start", "--address", "a:1", "--port", "2"], ["--port", "--node-port"]),
+        (["start", "--rendezvous", "file://relative"], ["file:///"]),
+        (["list", "things"], ["things", "nodes"]),
+        (["list"], ["what"]),
+        (["submit"], ["no command was given", "skate submit -- python"]),
+        (["submit", "--attach", "1", "--", "true"], ["a command and a job"]),
+    ],
+)
+def test_mistakes_on_the_command_line(machine: Machine, words: list[str], says: list[str]) -> None:
+    machine.fails(*words, code=USAGE, says=says)
+    assert not (machine.home / ".skate").exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize("command", [[], ["start"], ["stop"], ["status"], ["list"], ["submit"]])
+def test_help_is_short_and_has_an_example(machine: Machine, command: list[str]) -> None:
+    said = machine.well(*command, "--help")
+    assert len(said.splitlines()) < 60
+    assert "example:" in said
+    assert machine.well("--version").startswith("skate 0.")
+
+
+def test_old_logs_make_room(machine: Machine, port: str) -> None:
+    machine.logs.mkdir(parents=True)
+    for number in range(60):
+        old = machine.logs / f"node@127.0.0.1:1@here-{number:02}.log"
+        old.touch()
+        os.utime(old, (time.time() - 1000 + number,) * 2)
+    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.well("stop")
+    kept = sorted(path.name for path in machine.logs.glob("*here*"))
+    assert len(kept) == 50
+    assert "node@127.0.0.1:1@here-09.log" not in kept
