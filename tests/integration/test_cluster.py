@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -361,3 +362,15 @@ def test_the_timeline_has_the_tasks_of_all_nodes(cluster: Cluster) -> None:
     titles = {event["pid"]: event["args"]["name"] for event in trace if event["ph"] == "M"}
     assert len(boxes) == 12
     assert {titles[box["pid"]].partition(" of ")[2] for box in boxes} == {"node 1", "node 2"}
+
+
+def test_nodes_that_join_at_the_same_time() -> None:
+    with Cluster(initialize_head=True) as cluster:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: cluster.add_node(), range(8)))
+        cluster.connect()
+        everyone = {node.node_id for node in cluster.nodes}
+        assert len(everyone) == 9
+        wait_for(lambda: {node["NodeID"] for node in skate.nodes()} == everyone, 10, "all nodes")
+        assert set(skate.get([node_id.remote(0.2) for _ in range(36)])) == everyone
+        skate.shutdown()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._core import lease_events as leases
@@ -90,6 +91,8 @@ class Neighbours:
                 raise JoinError(error.strerror) from None
         self.bridges = Bridges(daemon, self)
         self._begun = False
+        #: What came before the daemon was built.
+        self._early: list[Callable[[], None]] = []
         self.node_id = b""
         self.number = 0
         self.cluster_id = ""
@@ -151,6 +154,9 @@ class Neighbours:
     # -- the control service ------------------------------------------------------------------------------------------
 
     def _on_control(self, link: Link, message: Any) -> None:
+        if not self._begun and not isinstance(message, cluster.Joined):
+            self._early.append(lambda: self._on_control(link, message))
+            return
         match message:
             case cluster.News():
                 self._learn(message.members)
@@ -214,6 +220,9 @@ class Neighbours:
         """The daemon is built: tell how it is, from now on."""
         self.transfers = Transfers(self._daemon, self)
         self._begun = True
+        early, self._early = self._early, []
+        for act in early:
+            act()
         self._report()
 
     def ask_group(self, group: bytes) -> None:
@@ -287,6 +296,9 @@ class Neighbours:
             self.transfers.on_link_lost(node)
 
     def _on_visitor(self, sock: socket.socket, theirs: Versions, rest: bytes) -> None:
+        if not self._begun:
+            self._early.append(lambda: self._on_visitor(sock, theirs, rest))
+            return
         Link(self._loop, self._on_first, lambda link, why: None, name="visitor").adopt(sock, rest)
 
     def _on_first(self, link: Link, message: Any) -> None:
