@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import cluster_rows  # noqa: F401 - it adds its rows to the others
 import processes
 import workloads
 from adapters import load
@@ -26,7 +27,10 @@ def measure(peer: str, row: workloads.Row, cpus: int, quick: bool, result: Path)
         return
     bench = workloads.Bench(peer, adapter, cpus, quick, baseline)
     if not row.managed:
-        report(result, {"status": "ok", "metrics": row.run(bench)})
+        metrics = row.run(bench)
+        # A row that starts a cluster itself counts strangers itself, while its processes are alive.
+        strangers_cores = metrics.pop(workloads.STRANGERS_CORES, None)
+        report(result, {"status": "ok", "metrics": metrics, "strangers_cores": strangers_cores})
         return
     adapter.start(cpus)
     try:

@@ -7,12 +7,17 @@ import ctypes
 import os
 import resource
 import signal
+import socket
+import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PIDFD_GETFD = 438  # the same number on every architecture
+#: In `struct tcp_info` of linux/tcp.h: tcpi_bytes_sent and tcpi_bytes_retrans, and its size up to there.
+_TCP_INFO_SENT, _TCP_INFO_SENT_OFFSET, _TCP_INFO_BYTES = struct.Struct("=QQ"), 200, 216
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
@@ -89,6 +94,33 @@ def cpu_seconds(pids: Iterable[int]) -> float:
                 with suppress(*_GONE):
                     total += int((thread / "schedstat").read_text().split()[0])
     return total / 1e9
+
+
+def tcp_sent_bytes(pid: int) -> int:
+    """What a process of ours has handed to its TCP connections that are open now, each byte once."""
+    sent, pidfd = 0, os.pidfd_open(pid)
+    try:
+        for entry in list(Path(f"/proc/{pid}/fd").iterdir()):
+            with suppress(*_GONE):
+                if os.readlink(entry).startswith("socket:"):
+                    fd = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, int(entry.name), 0)
+                    if fd < 0:
+                        raise OSError(ctypes.get_errno(), f"cannot look at the connections of process {pid}")
+                    sent += _sent_bytes(socket.socket(fileno=fd))
+    finally:
+        os.close(pidfd)
+    return sent
+
+
+def _sent_bytes(sock: socket.socket) -> int:
+    with sock:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+            return 0
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        sent, again = (
+            _TCP_INFO_SENT.unpack_from(info, _TCP_INFO_SENT_OFFSET) if len(info) == _TCP_INFO_BYTES else (0, 0)
+        )
+        return int(sent - again)
 
 
 class Strangers:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cluster_rows import LOCALITY
 from workloads import ASYNC_TASKS, ROWS, Metric
 
 NOISY_CORES = 0.1  # more CPU than this used by strangers while a cell ran earns it a mark
@@ -217,6 +218,14 @@ def _spread_of_cost(results: Results) -> float | None:
     return max(known) / min(known) if len(known) == len(rates) else None
 
 
+def _growth_with_size(results: Results) -> float | None:
+    latencies = [results.median("skate", name, "on p50") for name in LOCALITY]
+    known = [latency for latency in latencies if latency]
+    return max(known) / min(known) if len(known) == len(latencies) else None
+
+
+NODES = (4, 16, 64, 100)
+
 AIMS: dict[str, list[Aim]] = {
     "Against Ray": [
         _times("async_10k", "tasks/s", 100, "async tasks"),
@@ -259,6 +268,29 @@ AIMS: dict[str, list[Aim]] = {
         _least("actor_create", "actors/s", 150, "/s", "50 actors created and called"),
         _most("actor_create", "memory each", 25, "MB", "private memory of each actor"),
         Aim("1,000 idle actors start and answer", lambda r: r.median("skate", "actor_idle", "seconds"), bool, "s"),
+    ],
+    "Clusters": [
+        Aim(
+            f"task with locality, p50, from 100 KB to 100 MB: largest ≤ {FLAT} × smallest",
+            _growth_with_size,
+            lambda v: v <= FLAT,
+            "×",
+        ),
+        *(_most(f"nodes_{n}", "joined", 60, "s", f"{n} nodes join") for n in NODES),
+        *(_most(f"nodes_{n}", "memory at first", 30, "MB", f"memory a node of {n}, at first") for n in NODES),
+        *(_most(f"nodes_{n}", "memory at last", 30, "MB", f"memory a node of {n}, with workers") for n in NODES),
+        *(_least(f"nodes_{n}", "spread nodes used", n, "", f"10,000 tasks, nodes that ran some of {n}") for n in NODES),
+        _least("transfer_1gib", "get/sendfile", 0.6, "of a bare sendfile", "1 GiB from another node"),
+        _least("transfer_1gib", "get/send", 0.6, "of a bare send", "1 GiB from another node"),
+        _most("broadcast_256mb", "of 8 sendfile", 1.5, "× 8 bare sendfiles", "256 MB to 8 nodes"),
+        _most("broadcast_256mb", "of 8 send", 1.5, "× 8 bare sends", "256 MB to 8 nodes"),
+        _most("broadcast_256mb", "first sent", 3, "copies", "256 MB to 8 nodes, sent by the first"),
+        _times("locality_100mb", "on p50", 1, "task with locality, 100 MB"),
+        _times("locality_100mb", "off p50", 1, "task without locality, 100 MB"),
+        _times("transfer_1gib", "get", 1, "1 GiB from another node"),
+        _times("broadcast_256mb", "seconds", 1, "256 MB to 8 nodes"),
+        _times("nodes_2", "tasks/s", 1, "10,000 tasks on 2 nodes"),
+        _times("nodes_2", "p50", 1, "one task at a time on another node, p50"),
     ],
     "Absolute, on the machine of the design": [
         _least("async_10k", "tasks/s", 135_000, "/s", "async tasks"),

@@ -23,6 +23,7 @@ import processes
 import tasks
 from adapters import Adapter
 
+STRANGERS_CORES = "strangers_cores"  # what a row that is not managed may return besides its metrics
 MB, MIB, GIB = 10**6, 1 << 20, 1 << 30
 now = time.perf_counter
 

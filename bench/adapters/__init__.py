@@ -11,6 +11,13 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
+#: Rows that need several nodes, for the peers that have none.
+CLUSTER_ROWS = (
+    *("locality_100kb", "locality_1mb", "locality_10mb", "locality_100mb"),
+    *("nodes_2", "nodes_4", "nodes_16", "nodes_64", "nodes_100"),
+    *("transfer_1gib", "broadcast_256mb"),
+)
+
 
 class Adapter(Protocol):
     """What a workload may ask of a peer. A peer leaves out the verbs that it lacks, and `cannot` says why."""
@@ -52,6 +59,34 @@ class Adapter(Protocol):
     def caller(self, actor: Any) -> Callable[[int], Any]:
         """Make a second actor, and return a callable that has it call `actor.noop` `count` times, wait for the
         results, and return how many there were. It holds them both."""
+
+    # -- several nodes on this machine, for the rows of `cluster_rows.py` ----------------------------------------------
+
+    #: A task that returns the id of the node that it runs on; one that reads an array first.
+    where: Callable[[], str]
+    read_where: Callable[[Any], str]
+
+    def start_cluster(self, nodes: int, *, cpus: int, store_bytes: int) -> list[str]:
+        """Start so many nodes, each with so many CPUs, and become a driver at the first of them. Return the ids of all
+        nodes, that one's first, when this process knows them all."""
+
+    def stop_cluster(self) -> None:
+        """Stop it, with all its processes."""
+
+    def node_processes(self) -> list[list[int]]:
+        """For each node, in that order, the processes that it began with; those below them belong to it, too."""
+
+    def task_on(self, function: Callable[..., Any], node: str) -> Callable[..., Any]:
+        """As `task`, to run on that node and nowhere else."""
+
+    def task_spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """As `task`, to be spread over all nodes."""
+
+    def wait_all(self, refs: Sequence[Any]) -> None:
+        """Wait until all values are there, wherever that is."""
+
+    def stored_bytes(self) -> float:
+        """How much the stores of all nodes hold."""
 
 
 def load(peer: str) -> Adapter:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from distributed import Client, Future, LocalCluster, wait, worker_client
 
+from adapters import CLUSTER_ROWS
 from tasks import noop
 
 
@@ -22,10 +23,12 @@ def _spawn(count: int) -> int:
 
 
 _NO_PROCESSES = "actors of Dask live in the processes of its workers and have none of their own"
+_NO_NODES = "Dask has workers rather than nodes, and the rows for clusters compare with Ray"
 
 
 class Peer:
     cannot: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(CLUSTER_ROWS, _NO_NODES),
         "actor_n_n": "two actors of Dask on one worker share a thread, and a call between them is a plain call",
         "actor_threaded": "an actor of Dask runs one call at a time, unless its methods are coroutines",
         "actor_create": _NO_PROCESSES,

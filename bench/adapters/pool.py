@@ -7,12 +7,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from functools import partial
 from typing import Any, ClassVar
 
+from adapters import CLUSTER_ROWS
+
 _NO_OBJECTS = "a pool has no object store"
 _NO_ACTORS = "a pool has no actors"
+_NO_NODES = "a pool has one machine"
 
 
 class Peer:
     cannot: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(CLUSTER_ROWS, _NO_NODES),
         "nested": "a task of a pool cannot submit tasks to it",
         "tree_reduce": "a pool does not take futures as arguments",
         **dict.fromkeys(("put_100b", "put_10kb", "put_1mb", "put_100mb", "put_1gib"), _NO_OBJECTS),

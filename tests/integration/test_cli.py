@@ -337,7 +337,7 @@ sys.stdin.read()
             return dict(json.loads(machine.well("status", "--json")))
 
         wait_for(lambda: look()["queued"], WITHIN_S, "the tasks to be reported as waiting")
-        assert look()["resources"]["used"]["CPU"] == 1
+        wait_for(lambda: look()["resources"]["used"]["CPU"] == 1, WITHIN_S, "what the actor holds to be reported")
         assert look()["actors"] == {"alive": 1}
         (actor,) = json.loads(machine.well("list", "actors", "--format", "json"))
         assert (actor["name"], actor["namespace"], actor["class_name"]) == ("holder", "here", "Holder")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -127,3 +129,22 @@ def test_a_driver_that_is_not_let_in_is_told_why(
     with pytest.raises(ConnectionError, match=why):
         skate.init(address=address.format(cluster.address))
     assert not skate.is_initialized()
+
+
+def test_a_transfer_goes_on_from_another_copy(cluster: Cluster) -> None:
+    source = cluster.add_node(resources={"source": 1}, object_store_memory=200 << 20)
+    cluster.add_node(resources={"reader": 4}, object_store_memory=200 << 20)
+
+    @skate.remote(resources={"source": 1}, num_cpus=0)
+    def make(seed: int) -> bytes:
+        return random.Random(seed).randbytes(40_000_000)
+
+    @skate.remote(resources={"reader": 1}, num_cpus=0)
+    def digest(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    refs = [make.remote(seed) for seed in (1, 2)]
+    expected = [hashlib.sha256(value).hexdigest() for value in skate.get(refs)]  # now there is a copy here
+    reading = [digest.remote(ref) for ref in refs]
+    with Frozen(source.pid):
+        assert skate.get(reading) == expected

@@ -709,7 +709,7 @@ def test_events_are_gathered_and_those_of_the_dead_kept(driver: Driver) -> None:
     driver.start(granted.process_id, text)
     driver.expect(wire.PeerGone)
     events = driver.ask("events")
-    assert ["last", b"l" * 20, granted.pid, 5.0, 6.0] in events
+    assert ["last", b"l" * 20, granted.pid, 5.0, 6.0, 0] in events
     assert any(event[:2] == ["step", task] for event in events)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import types
 from collections import Counter
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from skate._control.actors import ActorService
 from skate._core import actors as core
 from skate._core.actors import (
     ALIVE,
@@ -34,7 +34,6 @@ from skate._core.actors import (
     Tell,
 )
 from skate._core.task import ActorInfo, ActorSettings, Death, Task
-from skate._node.actors import Actors
 from skate._wire import messages as wire
 
 X, Y, Z = b"actor-x", b"actor-y", b"actor-z"
@@ -441,29 +440,27 @@ def test_more_actors_than_are_remembered_may_die_with_their_owner(monkeypatch: p
     assert node.table.names == {}
 
 
-class SilentDaemon:
-    """As much of a daemon as the node's side of actors needs, when nobody listens."""
+class Silence:
+    """As much of an outside as the actors need when nobody listens."""
 
-    def __init__(self) -> None:
-        self.processes: dict[bytes, Any] = {}
+    def send(self, process_id: bytes, message: Any) -> None: ...
 
-    def send(self, process: bytes, message: Any) -> None: ...
+    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None: ...
 
-    def post(self, event: Any) -> None: ...
+    def unplace(self, actor: bytes) -> None: ...
 
 
-def test_the_node_outlives_the_owner_of_more_actors_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_outlives_the_owner_of_more_actors_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "DEAD_MAX", 2)
-    daemon: Any = SilentDaemon()
-    actors = Actors(daemon)
-    owner: Any = types.SimpleNamespace(id=P)
+    silence: Any = Silence()
+    service = ActorService(silence)
     for number in range(5):
         id = b"actor-%d" % number
-        actors.on_register(owner, wire.RegisterActor(0, id, ActorInfo("Class")))
-        actors.on_create(owner, wire.CreateActor(id, Task(id, b"", b""), wire.Define(b"", "", b""), ActorSettings()))
-    actors.on_process_died(wire.PeerGone(P, 1, 0, b"", [], ""))
-    actors.table.validate()
-    assert len(actors.table.actors) == 2
+        service.handle(P, wire.RegisterActor(0, id, ActorInfo("Class")))
+        service.handle(P, wire.CreateActor(id, Task(id, b"", b""), wire.Define(b"", "", b""), ActorSettings()))
+    service.process_died(wire.PeerGone(P, 1, 0, b"", [], ""))
+    service.table.validate()
+    assert len(service.table.actors) == 2
 
 
 # --- Who is told ------------------------------------------------------------------------------------------------------

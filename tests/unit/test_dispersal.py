@@ -486,7 +486,8 @@ class Cluster(RuleBasedStateMachine):
         assert bool(possible) == bool(asked)
         assert set(asked) <= {view.id for view in possible}
         free = {view.id: slots(view.available, request.needs) for view in possible}
-        if set(asked) != {HERE} or wanted.may_leave:
+        # To wait where the data is may be better than to bring it to where there is room.
+        if not request.inputs and (set(asked) != {HERE} or wanted.may_leave):
             waits = [id for id, count in asked.items() if count > free[id]]
             assert not waits or all(asked.get(id, 0) >= free[id] for id in free), "it waits, and another has room"
             if not request.spread:

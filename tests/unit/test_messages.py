@@ -50,6 +50,10 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of([values_of(argument) for argument in arguments])
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=3)
+    if origin is frozenset:
+        return st.frozensets(values_of(arguments[0]), max_size=3)
+    if origin is tuple and arguments[-1] is ...:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
     if origin is tuple:
         return st.tuples(*[values_of(argument) for argument in arguments])
     if origin is dict:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ from skate._wire.loop import EventLoop
 log = logging.getLogger("skate")
 
 #: Reports are passed on together so often; who joined or died is told at once.
-NEWS_S = 0.25
+NEWS_S = 0.1
 #: Jobs that are remembered; the oldest make room for the newest.
 JOBS_MAX = 1000
 
@@ -51,6 +52,8 @@ class Control:
         self.cluster_id = secrets.token_hex(8)
         self.membership = core.Membership(time.monotonic())
         self._links: dict[bytes, Link] = {}
+        #: Links of nodes that are held to be dead and were told so.
+        self._told: weakref.WeakSet[Link] = weakref.WeakSet()
         self._names: dict[bytes, str] = {}
         self._by_number: dict[int, bytes] = {}
         self._locations = Locations()
@@ -78,6 +81,12 @@ class Control:
         handler = HANDLERS.get(type(message))
         if handler is None:
             raise ValueError(f"{type(message).__name__} is not for the control service")
+        if link.node_id and link.node_id not in self.membership.members:
+            # It was declared dead: what it still has to say is about what is lost already.
+            if link not in self._told:
+                self._told.add(link)
+                link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
+            return
         handler(self, link, message)
 
     def _on_closed(self, link: Link, why: str) -> None:
@@ -110,8 +119,9 @@ class Control:
 
     def _on_report(self, link: Link, message: cluster.Report) -> None:
         message.view.id = link.node_id
+        if self.membership.members[link.node_id].view != message.view:
+            self._changed.add(link.node_id)
         self._do(self.membership.heard(link.node_id, time.monotonic(), message.view), link)
-        self._changed.add(link.node_id)
         self.groups.place(self.views)
         if message.urgent:
             self._pass_on_now()

@@ -71,14 +71,14 @@ class Input(msgspec.Struct, frozen=True):
     nodes: frozenset[bytes] = frozenset()
 
 
-class Affinity(msgspec.Struct, frozen=True):
+class Affinity(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """On that node; if soft, elsewhere when it is gone or can never run it."""
 
     node: bytes
     soft: bool = False
 
 
-class Condition(msgspec.Struct, frozen=True):
+class Condition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the label `key` of a node has to be; `values` empty: it has to be there. `negated`: it must not."""
 
     key: str
@@ -90,7 +90,7 @@ class Condition(msgspec.Struct, frozen=True):
         return there is not self.negated
 
 
-class Where(msgspec.Struct, frozen=True, array_like=True):
+class Where(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the one who submits a task, or creates an actor, wishes."""
 
     spread: bool = False

@@ -86,7 +86,7 @@ class ResultExtra(msgspec.Struct, array_like=True, gc=False):
     items: int = 0
 
 
-class Job(msgspec.Struct, array_like=True, frozen=True):
+class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a driver has started, and all that came of it."""
 
     id: bytes = b""

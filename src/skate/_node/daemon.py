@@ -125,8 +125,8 @@ class Daemon:
         )
         descriptors = raise_descriptor_limit()
         prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
-        if not config.serves:
-            prestart = 0
+        if not config.serves or (config.cluster is not None and config.control_fd < 0):
+            prestart = 0  # it may be one of many nodes, and have nothing to do for long
         self.scheduler = Scheduler(
             self.total,
             SchedulerConfig(

@@ -10,10 +10,13 @@ import gc
 import os
 import socket
 import sys
+import time
 
 import msgspec
 
 from skate._node.zygote import WORKER_ENTRY, run_zygote
+
+JOIN_AGAIN_S = 2.0
 
 
 class ClusterConfig(msgspec.Struct, kw_only=True):
@@ -47,6 +50,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     resources: dict[str, float] = {}
     #: Bytes of memory that tasks can reserve (`memory=`); None: what is available at the start.
     memory: int | None = None
+    #: It was part of its cluster before, and tries until it is again.
+    joins_anew: bool = False
     #: It runs tasks and actors; otherwise it is there for its driver alone, and has nothing.
     serves: bool = True
     #: What tasks and actors can choose it by.
@@ -95,6 +100,7 @@ def _report(config: NodeConfig, **what: str) -> None:
 def _begin_again(config: NodeConfig) -> None:
     """As another node of the same cluster, in a process that knows nothing of the last one."""
     config.report_fd = -1
+    config.joins_anew = True
     fd = os.memfd_create("skate-settings")  # it has the token in it
     os.write(fd, msgspec.json.encode(config) + b"\n")
     os.lseek(fd, 0, os.SEEK_SET)
@@ -122,6 +128,10 @@ def main() -> None:
         code = 0
     except JoinError as error:
         _report(config, error=str(error))
+        if config.joins_anew:  # its cluster may be out of reach for as long as it was cut off
+            sys.stderr.write(f"skate: {error} It is tried again in {JOIN_AGAIN_S:g} s.\n")
+            time.sleep(JOIN_AGAIN_S)
+            _begin_again(config)
     except BaseException:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was
         import traceback
 

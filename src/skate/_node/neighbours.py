@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.Free)
 #: Stands for the control service among the numbers of nodes, which begin with 1.
 CONTROL = 0
+#: How often it is looked whether the others should know of something.
+LOOK_S = 0.1
 #: A lost link is made again after this time.
 AGAIN_S = 0.2
 JOIN_S = 10.0
@@ -91,6 +93,7 @@ class Neighbours:
                 raise JoinError(error.strerror) from None
         self.bridges = Bridges(daemon, self)
         self._begun = False
+        self._report_at = 0.0
         #: What came before the daemon was built.
         self._early: list[Callable[[], None]] = []
         self.node_id = b""
@@ -233,10 +236,14 @@ class Neighbours:
         self.tell_control(cluster.Report(self._daemon.view(), urgent=True))
 
     def _report(self) -> None:
+        """Regularly, as a sign of life; and sooner if something was taken or given back."""
+        now = time.monotonic()
         view = self._daemon.view()
-        self.member.view = view
-        self._control.send(cluster.Report(view))
-        self._loop.call_at(time.monotonic() + REPORT_PERIOD_S, self._report)
+        if now >= self._report_at or view.available != self.member.view.available:
+            self._report_at = now + REPORT_PERIOD_S
+            self.member.view = view
+            self._control.send(cluster.Report(view))
+        self._loop.call_at(now + LOOK_S, self._report)
 
     def tell_control(self, message: wire.Message) -> None:
         self._control.send(message)
@@ -290,10 +297,29 @@ class Neighbours:
         return link
 
     def _on_link_lost(self, link: Link, why: str) -> None:
+        """It is made again: only the control service says that a node is dead."""
         node = node_of(link.node_id)
-        if self._links.get(node) is link:
-            del self._links[node]
-            self.transfers.on_link_lost(node)
+        if self._links.get(node) is not link:
+            return
+        del self._links[node]
+        member = self.members.get(node)
+        if member is None:
+            return
+        if link.unsent:  # it was never there: nothing of what was said is lost
+            again = self._links[node] = Link(self._loop, self._on_message, self._on_link_lost, name=f"node {node}")
+            again.node_id = link.node_id
+            for message in link.unsent:
+                again.send(message)
+            host, port = member.host, member.port
+            self._loop.call_at(
+                time.monotonic() + AGAIN_S,
+                lambda: None if again.closed else again.connect(host, port, self.token, self.tls),
+            )
+            return
+        for known in self._acquainted.values():
+            known.discard(node)
+        self.transfers.on_link_lost(node)
+        self._daemon.demands.on_node_gone(link.node_id)
 
     def _on_visitor(self, sock: socket.socket, theirs: Versions, rest: bytes) -> None:
         if not self._begun:

@@ -16,6 +16,7 @@ Knows not: which chunk comes next, or from whom; see `_core/pulls.py` and `_core
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import socket
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from skate._node.neighbours import Neighbours
 
 
+#: After a source has failed, the next one is asked for after a pause, which grows: ten of them take longer than it
+#: takes to know that a node is dead.
+LOCATE_AGAIN_S = 0.05
+LOCATE_AGAIN_S_MAX = 1.0
 #: A connection that was to be made for another node and failed is tried again after this time.
 OFFER_AGAIN_S = 0.2
 #: From objects of at least this size it is learnt how fast they arrive.
@@ -172,7 +177,12 @@ class Transfers:
                     self._room_of[object] = room
                     self._daemon.store.handle(self.keeper, wire.Allocate(room, size), time.monotonic())
                 case core.Locate(object):
-                    self._neighbours.tell_control(cluster.Locate(object, self._places[object]))
+                    failures = self._pulls.pulls[object].failures
+                    if failures:  # it may be out of reach for a moment only
+                        when = time.monotonic() + min(LOCATE_AGAIN_S_MAX, LOCATE_AGAIN_S * 2**failures)
+                        self._daemon.loop.call_at(when, functools.partial(self._locate, object))
+                    else:
+                        self._locate(object)
                 case core.Ask(source, object, chunk):
                     self._ask(source, object, chunk)
                 case core.Arrived(object):
@@ -183,6 +193,10 @@ class Transfers:
                     self._settle(object)
                 case core.FreeRoom(room):
                     self._give_up(room)
+
+    def _locate(self, object: bytes) -> None:
+        if object in self._places:  # otherwise it was given up meanwhile
+            self._neighbours.tell_control(cluster.Locate(object, self._places[object]))
 
     def on_store_reply(self, process_id: bytes, message: wire.Message) -> None:
         """From the store, to one of our names in it."""

@@ -43,6 +43,8 @@ class Link:
         self._channel: Channel | None = None
         self._dial: Dial | None = None
         self._waiting: list[Message] = []
+        #: What could not be said, if the connection was never there.
+        self.unsent: list[Message] = []
 
     def connect(self, host: str, port: int, token: bytes, tls: Tls | None = None) -> None:
         """What is sent from now on waits until the other end has let us in."""
@@ -131,5 +133,6 @@ class Link:
 
     def _end(self, why: str) -> None:
         if not self.closed:
+            self.unsent = list(self._waiting)
             self.close()
             self._on_closed(self, why)

@@ -615,7 +615,7 @@ class FindActor(Message, tag=111):
     namespace: str
 
 
-class KeyValue(Message, tag=130):
+class KeyValue(Message, tag=122):
     """Process → daemon: "get", "put" or "delete" a key, or list the "keys" that begin so. Reply: Answer."""
 
     request: int

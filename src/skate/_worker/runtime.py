@@ -284,8 +284,15 @@ class Runtime:
             self.peers.on_closed(channel)
             self._housekeeping()
             return
-        if self._said_goodbye or self.closed:
+        if self.closed:
             self.broken = self.broken or NodeDiedError("skate.shutdown() was called.")
+            return
+        if self._said_goodbye and self.is_driver:
+            self.broken = NodeDiedError(
+                "the node of this driver was ended: by `skate stop`, or its cluster ended or took it for dead.\n"
+                "  next: call skate.shutdown(), and skate.init() again when there is a node."
+            )
+            self._fail_pending(self.broken)
             return
         code = self.daemon_exit_code()
         self.broken = NodeDiedError(
@@ -650,8 +657,9 @@ class Runtime:
 
     # -- seeing inside --------------------------------------------------------------------------------------------
 
-    def query(self, what: str) -> Any:
-        answer = self.request(lambda number: m.Query(number, what))
+    def query(self, what: str, deadline: float | None = None) -> Any:
+        """None if no answer came in time."""
+        answer = self.request(lambda number: m.Query(number, what), deadline)
         return answer.body if answer is not None else None
 
     def _on_ask_ref(self, peer: Peer, message: m.AskRef) -> None:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from skate._core.ids import return_id
+from skate._core.ids import node_of, return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.pipelining import Estimates
 from skate._core.placement import Where
@@ -237,7 +237,7 @@ class Submitter:
         lease.load_s = 0.0
         if lease.blocked:
             return
-        if lease.closing:
+        if lease.closing or self._is_far(lease):
             self._return(lease)
             return
         lease.idle_since = time.monotonic()
@@ -246,6 +246,15 @@ class Submitter:
         if not self._idle_timer:
             self._idle_timer = True
             self._runtime.loop.call_at(lease.idle_since + self._idle_lease_s, self._return_idle)
+
+    @staticmethod
+    def _is_far(lease: Lease) -> bool:
+        """Its tasks read much on another node: where the next one runs is to be decided anew."""
+        inputs = lease.cls.inputs
+        if not inputs or lease.cls.queue:
+            return False
+        here = node_of(lease.peer.process_id)
+        return not any(here in nodes for _, nodes in inputs)
 
     def _return(self, lease: Lease) -> None:
         self._forget(lease)

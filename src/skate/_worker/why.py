@@ -154,7 +154,10 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
         return _explain_sent(name, pid, answer.body if answer is not None else None)
     if link.state == core.ALIVE:
         return f"{name} waits behind {link.pending - 1} other calls to the actor."
-    known = next((actor for actor in runtime.query("actors") if actor["actor_id"] == link.id), None)
+    actors = runtime.query("actors", time.monotonic() + ANSWER_TIMEOUT_S)
+    if actors is None:
+        return f"{name} waits for the actor {link.name}; the control service of the cluster does not answer."
+    known = next((actor for actor in actors if actor["actor_id"] == link.id), None)
     state = known["state"] if known is not None else ""
     if state == core.WAITING:
         return f"{name} waits for the actor {link.name}, whose arguments are not there yet."

@@ -1,0 +1,115 @@
+"""The driver of the tests with several hosts: it does what it is told, line by line, and answers in JSON.
+
+    python netns_programs.py ADDRESS     joins the cluster, and says {"value": the id of its node}; or why not, and ends
+    ◀── "code as a string of JSON"       runs it: statements; or an expression, whose value is the answer
+    ──▶ {"value": …}, or {"error": the name of its class, "text": …}
+
+What the tests run on the cluster is here, too. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import skate
+from skate.strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+
+def noise(seed: int, size_bytes: int) -> bytes:
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def at(node_id: str, *, soft: bool = False) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node_id, soft)
+
+
+def within(group: Any, index: int) -> PlacementGroupSchedulingStrategy:
+    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+
+
+@skate.remote
+def where(seconds: float = 0.0, mark: str = "") -> str:
+    """The id of the node that it runs on; that it runs is seen by a file with its pid."""
+    if mark:
+        with open(f"{mark}.new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(f"{mark}.new", mark)
+    time.sleep(seconds)
+    return skate.get_runtime_context().get_node_id()
+
+
+@skate.remote
+def make(seed: int, size_bytes: int) -> bytes:
+    return noise(seed, size_bytes)
+
+
+@skate.remote
+def digest_of(data: bytes) -> str:
+    return digest(data)
+
+
+@skate.remote
+def read(refs: list[skate.ObjectRef[bytes]]) -> str:
+    """Those that it holds references to, and not their values, fetches it."""
+    return digest(b"".join(skate.get(refs)))
+
+
+@skate.remote
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def where(self) -> str:
+        return skate.get_runtime_context().get_node_id()
+
+
+def addresses() -> dict[str, str]:
+    """Of the nodes of the cluster, by their ids."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in skate.nodes()}
+
+
+def _answer(code: str) -> Any:
+    names = globals()
+    try:
+        try:
+            compiled = compile(code, "<test>", "eval")
+        except SyntaxError:
+            exec(compile(code, "<test>", "exec"), names)
+            return {"value": None}
+        return {"value": eval(compiled, names)}
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+def main() -> None:
+    # What workers print comes to this process, too: the conversation has a descriptor of its own.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    joined = _answer(f"skate.init(address={sys.argv[1]!r})['node_id']")
+    print(json.dumps(joined), file=answers, flush=True)
+    if "error" in joined:
+        return
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+    skate.shutdown()
+
+
+if __name__ == "__main__":
+    main()
