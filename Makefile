@@ -20,12 +20,13 @@ help:
 run: $(VENV)/.ready-examples
 	$(BIN)/python examples/evolution.py $(ARGS)
 
-# Hundreds of tests start processes of their own: without compiled bytecode that alone takes minutes.
+# Hundreds of tests start processes of their own: without compiled bytecode that alone takes minutes. Many wait for
+# something most of the time, so there is one process more than the two cores that this is made for.
 test: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 bench:
 	$(PYTHON) bench/run.py $(if $(PEERS),--peers $(PEERS))

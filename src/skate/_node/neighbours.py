@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core import lease_events as leases
 from skate._core.ids import node_of
-from skate._core.membership import REPORT_PERIOD_S
+from skate._core.membership import DEAD_MAX, REPORT_PERIOD_S
 from skate._core.placement import NodeView
 from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
@@ -84,6 +84,8 @@ class Neighbours:
         #: Nodes (0: the control service) that know of a process of ours.
         self._acquainted: dict[bytes, set[int]] = {}
         self._links: dict[int, Link] = {}
+        #: Numbers of nodes that are held to be dead; no other node will ever have them.
+        self._dead: dict[int, None] = {}
         self.tls = Tls(listens=bool(config.host)) if self._wants_tls(config) else None
         self._gate: Gate | None = None
         if config.host:
@@ -214,7 +216,7 @@ class Neighbours:
         known = set(self.members)
         for member in members:
             number = node_of(member.view.id)
-            if number != self.number:
+            if number != self.number and number not in self._dead:
                 self.members[number] = member
         if self._begun and known != set(self.members):
             self._tell_capacity()
@@ -329,6 +331,9 @@ class Neighbours:
 
     def _on_first(self, link: Link, message: Any) -> None:
         """What a connection is for."""
+        sender = message.asker if isinstance(message, cluster.OpenChannel) else getattr(message, "node_id", b"")
+        if node_of(sender) in self._dead:  # it was on its way while that node was cut off
+            raise ValueError(f"node {node_of(sender)} is held to be dead")
         match message:
             case cluster.Link(node_id):
                 link.node_id = node_id
@@ -439,6 +444,9 @@ class Neighbours:
         if number == self.number:
             self._daemon.end(f"the control service says that this node is dead: {reason}", joins_anew=True)
             return
+        self._dead[number] = None
+        if len(self._dead) > DEAD_MAX:
+            del self._dead[next(iter(self._dead))]
         if self.members.pop(number, None) is None:
             return
         link = self._links.pop(number, None)
