@@ -6,6 +6,7 @@ import os
 import pickle
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,9 +148,12 @@ def test_gpus_of_a_bundle_are_its_own(alone: None) -> None:
     assert all(variable == str(ids[0]) for ids, variable in seen)
 
 
-def test_removing_a_group_ends_what_is_in_it(alone: None) -> None:
+def test_removing_a_group_ends_what_is_in_it(alone: None, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
     @skate.remote(num_cpus=1, max_retries=0)
     def hang() -> None:
+        begun.touch()
         time.sleep(60)
 
     group = placement_group([{"CPU": 1}])
@@ -157,7 +161,7 @@ def test_removing_a_group_ends_what_is_in_it(alone: None) -> None:
     actor = Resident.options(num_cpus=0, scheduling_strategy=strategy).remote()
     skate.get(actor.node_id.remote())
     running = hang.options(scheduling_strategy=strategy).remote()
-    wait_for(lambda: f"CPU_group_{group.id.hex()}" not in skate.available_resources(), 10, "the task to run")
+    wait_for(begun.exists, 10, "the task to run")
     waiting = hang.options(scheduling_strategy=strategy).remote()
     remove_placement_group(group)
     with pytest.raises(skate.exceptions.TaskPlacementGroupRemoved):
