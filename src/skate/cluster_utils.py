@@ -109,6 +109,7 @@ class Cluster:
             labels=labels or {},
             object_store_memory=object_store_memory,
             spill_directory=temporary_directory(),
+            parent=os.getpid(),
             cluster=ClusterConfig(
                 control=self._control_address, token=self._token, host=LOOPBACK, name=node_name, tls=self._tls
             ),

@@ -6,6 +6,8 @@ import hashlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -148,3 +150,20 @@ def test_a_transfer_goes_on_from_another_copy(cluster: Cluster) -> None:
     reading = [digest.remote(ref) for ref in refs]
     with Frozen(source.pid):
         assert skate.get(reading) == expected
+
+
+def test_nodes_end_with_the_program_that_made_them_also_without_a_control_service() -> None:
+    program = """
+import os, signal
+from skate.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True)
+cluster.add_node()
+print(*(node.pid for node in cluster.nodes), flush=True)
+os.kill(cluster._control.pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, stdout=subprocess.PIPE, text=True)
+    assert ended.returncode == -signal.SIGKILL
+    pids = [int(pid) for pid in ended.stdout.split()]
+    assert len(pids) == 2
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 10, "the end of the nodes")

@@ -60,7 +60,11 @@ class Process:
         self.process_id = process_id
         self.table = ObjectTable()
         self.peers = Peers(
-            lambda message: cluster.carry((process_id, DAEMON), message), self.on_dead, lambda: None, lambda _: None
+            lambda message: cluster.carry((process_id, DAEMON), message),
+            self.on_dead,
+            lambda: None,
+            lambda _: None,
+            lambda _, channel: channel,  # type: ignore[arg-type,return-value]
         )
         self.borrowing = Borrowing(self)  # type: ignore[arg-type]
         #: References that user code holds, one count for each.

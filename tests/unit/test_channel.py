@@ -372,7 +372,7 @@ GARBAGE = {
     "an empty frame": payload(b""),
     "no msgpack": payload(b"\xc1"),
     "a number": payload(encoder.encode(1)),
-    "an unknown tag": payload(encoder.encode([127, 1])),
+    "an unknown tag": payload(encoder.encode([99, 1])),
     "a wrong type": payload(encoder.encode([83, "one"])),
     "two messages in one frame": payload(encoder.encode(Borrowed(1)) * 2),
     "a frame that is longer than its message": payload(encoder.encode(Borrowed(1)) + b"\0"),

@@ -52,6 +52,8 @@ class Control:
         self.cluster_id = secrets.token_hex(8)
         self.membership = core.Membership(time.monotonic())
         self._links: dict[bytes, Link] = {}
+        #: The same by what a node names when it goes on with its link over another connection.
+        self._sessions: dict[bytes, Link] = {}
         #: Links of nodes that are held to be dead and were told so.
         self._told: weakref.WeakSet[Link] = weakref.WeakSet()
         self._names: dict[bytes, str] = {}
@@ -89,11 +91,21 @@ class Control:
             return
         handler(self, link, message)
 
-    def _on_closed(self, link: Link, why: str) -> None:
+    def _on_resume(self, visitor: Link, message: wire.Resume) -> None:
+        link = self._sessions.get(message.session)
+        if link is None:  # of a node that is held to be dead, or of another service before this one
+            visitor.begin_anew()
+        else:
+            link.go_on_with(visitor, message)
+            self._do(self.membership.heard(link.node_id, time.monotonic()), link)
+
+    def _on_broken(self, link: Link, why: str) -> None:
         """It may come back, but has to be quick: the connection of a living node has no reason to end."""
-        if self._links.get(link.node_id) is link:
-            del self._links[link.node_id]
-            self.membership.suspect(link.node_id, time.monotonic())
+        self.membership.suspect(link.node_id, time.monotonic())
+
+    def _on_closed(self, link: Link, why: str) -> None:
+        """What was no node's, or a node that has forgotten this service."""
+        self._sessions.pop(link.session, None)
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -109,9 +121,12 @@ class Control:
             link.send(cluster.TellToEnd("this cluster does not know it: the control service was started anew."))
             return
         node_id = link.node_id = member.view.id
+        link.last(message.session)
+        link.on_broken = self._on_broken
         commands = self.membership.join(member.view, (member.host, member.port), now)
         if node_id in self.membership.members:
-            self._links[node_id] = link
+            self._forget_link(node_id)
+            self._links[node_id] = self._sessions[link.session] = link
             self._names[node_id] = member.name
             self._by_number[node_of(node_id)] = node_id
             link.send(cluster.Joined(node_id, self._members(), self.cluster_id))
@@ -157,7 +172,7 @@ class Control:
                     log.info("node %d is gone: %s", node_of(node), reason)
                     self._events.add("node", f"node {node_of(node)} is gone: {reason}", node_id=node.hex())
                     self._tell_all(cluster.News(gone=[(node, reason)]))
-                    self._links.pop(node, None)
+                    self._forget_link(node)
                     self._names.pop(node, None)
                     self._by_number.pop(node_of(node), None)
                     self._locations.node_died(node)
@@ -171,6 +186,14 @@ class Control:
                 case core.TellToEnd():
                     assert link is not None
                     link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
+
+    def _forget_link(self, node: bytes) -> None:
+        """Over a connection that still stands the node can be told that it is held to be dead."""
+        link = self._links.pop(node, None)
+        if link is not None:
+            del self._sessions[link.session]
+            if not link.is_connected:
+                link.close()
 
     def _tell_all(self, news: cluster.News, but: bytes = b"") -> None:
         for node, link in list(self._links.items()):
@@ -396,6 +419,7 @@ class Control:
 
 
 HANDLERS: dict[type, Any] = {
+    wire.Resume: Control._on_resume,
     cluster.Join: Control._on_join,
     cluster.Report: Control._on_report,
     cluster.Leave: Control._on_leave,

@@ -35,6 +35,8 @@ class Member(msgspec.Struct):
     #: Where its daemon can be reached: host and port.
     address: tuple[str, int]
     heard_at: float
+    #: Its connection ended, and it was not heard of since.
+    is_cut_off: bool = False
 
 
 # -- what to do --------------------------------------------------------------------------------------------------------
@@ -81,6 +83,7 @@ class Membership:
         if member is None:
             return [TellToEnd(node)]
         member.heard_at = max(member.heard_at, now)
+        member.is_cut_off = False
         if view is not None:
             member.view = view
         return []
@@ -90,6 +93,7 @@ class Membership:
         member = self.members.get(node)
         if member is not None:
             member.heard_at = min(member.heard_at, now - DEAD_AFTER_S + COME_BACK_S)
+            member.is_cut_off = True
 
     def leave(self, node: bytes, reason: str) -> list[Command]:
         """It said goodbye, or its end is known otherwise."""
@@ -109,7 +113,9 @@ class Membership:
             member.heard_at += frozen_s  # what it sent meanwhile has not been read yet
             silent_s = now - member.heard_at
             if silent_s > DEAD_AFTER_S:
-                commands += self.leave(id, f"it was not heard of for {silent_s:.1f} s.")
+                silence = f"it was not heard of for {silent_s:.1f} s."
+                ended = f"its connection ended, and it did not come back within {COME_BACK_S:g} s."
+                commands += self.leave(id, ended if member.is_cut_off else silence)
         return commands
 
     @property

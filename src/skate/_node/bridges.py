@@ -5,8 +5,9 @@
          ◀─PeerConnected──┘ with the connection                      └─PeerConnected──▶ theirs, with the connection
 
 From then on the connection belongs to the two, and no daemon sees what they say. When both ask at the same time, the
-one that the node with the lower number makes is used. A connection that ends before it was opened is made again, until
-the other process is known to be dead: its daemon says so, or its node is gone.
+one that the node with the lower number makes is used. A connection that ends is made again, until the other process is
+known to be dead: its daemon says so, or its node is gone. If it ends after it was opened, the two say so (Connect with
+`again`), and go on where they were.
 
 Owns:      the connections that are being made; who of ours has a channel to whom.
 Invariant: there is at most one channel between two processes.
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from skate._node.daemon import Daemon
     from skate._node.neighbours import Neighbours
 
-#: A connection that was lost before it was opened is made again after this time.
+#: A lost connection is made again after this time. It may be that the other process is dead, and that this is not
+#: known yet. The node with the higher number waits longer, so that the two do not cross.
 AGAIN_S = 0.1
+AGAIN_HIGHER_S = 0.2
 
 
 def lost_with_node(process_id: bytes, reason: str, pid: int = 0) -> PeerGone:
@@ -43,15 +46,23 @@ class Bridges:
         self._opening: dict[tuple[bytes, bytes], Link | None] = {}
         self._open: dict[bytes, set[bytes]] = {}
 
-    def connect(self, ours: bytes, theirs: bytes) -> None:
-        """Make a channel between the two, unless there is one."""
-        if theirs in self._open.get(ours, ()) or (ours, theirs) in self._opening:
+    def connect(self, ours: bytes, theirs: bytes, again: bool = False) -> None:
+        """Make a channel between the two, unless there is one; again: that is lost."""
+        if (ours, theirs) in self._opening:
             return
-        self._opening[ours, theirs] = None
-        self._try(ours, theirs)
+        if theirs not in self._open.get(ours, ()):
+            self._opening[ours, theirs] = None
+            self._try(ours, theirs)
+        elif again:
+            self._opening[ours, theirs] = None
+            self._try_later(ours, theirs)
+
+    def _try_later(self, ours: bytes, theirs: bytes) -> None:
+        delay_s = AGAIN_S if self._neighbours.number < node_of(theirs) else AGAIN_HIGHER_S
+        self._daemon.loop.call_at(time.monotonic() + delay_s, lambda: self._try(ours, theirs))
 
     def _try(self, ours: bytes, theirs: bytes) -> None:
-        if (ours, theirs) not in self._opening:
+        if self._opening.get((ours, theirs), self) is not None:  # not wanted any more, or on its way
             return
         node = node_of(theirs)
         member = self._neighbours.members.get(node)
@@ -60,7 +71,7 @@ class Bridges:
             self._daemon.send(ours, lost_with_node(theirs, "it is not part of the cluster."))
             return
         self._neighbours.acquaint(ours, node)
-        asks = (ours, self._daemon.pids[ours], theirs)
+        asks = (ours, self._daemon.pids[ours], theirs, theirs in self._open.get(ours, ()))
         if not member.port:
             self._neighbours.send(node, cluster.PleaseOpen(*asks))
             return
@@ -74,7 +85,7 @@ class Bridges:
         def on_lost(link: Link, why: str) -> None:
             if self._opening.get((ours, theirs)) is link:
                 self._opening[ours, theirs] = None
-                self._daemon.loop.call_at(time.monotonic() + AGAIN_S, lambda: self._try(ours, theirs))
+                self._try_later(ours, theirs)
 
         link = Link(self._daemon.loop, on_message, on_lost, name="channel", one_by_one=True)
         self._opening[ours, theirs] = link
@@ -88,7 +99,7 @@ class Bridges:
             self._daemon.send(theirs, self._daemon.switchboard.death_of(ours))
             link.close()
             return
-        if theirs in self._open.get(ours, ()):
+        if theirs in self._open.get(ours, ()) and not message.again:
             link.close()
             return
         if (ours, theirs) in self._opening:
@@ -100,10 +111,10 @@ class Bridges:
         link.send(cluster.ChannelOpened(self._daemon.pids[ours]))
         self._hand_over(link, ours, theirs, message.pid)
 
-    def on_please_open(self, ours: bytes, theirs: bytes) -> None:
+    def on_please_open(self, ours: bytes, theirs: bytes, again: bool) -> None:
         """A node that cannot reach us wants a channel."""
         if ours in self._daemon.pids:
-            self.connect(ours, theirs)
+            self.connect(ours, theirs, again)
         else:
             self._daemon.send(theirs, self._daemon.switchboard.death_of(ours))
 

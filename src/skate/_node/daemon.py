@@ -359,7 +359,7 @@ class Daemon:
     def _on_connect(self, process: Process, message: wire.Connect) -> None:
         if self._is_elsewhere(node_of(message.process_id)):
             assert self.neighbours is not None
-            self.neighbours.bridges.connect(process.id, message.process_id)
+            self.neighbours.bridges.connect(process.id, message.process_id, message.again)
         else:
             self.switchboard.connect(process.id, message.process_id)
 

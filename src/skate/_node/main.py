@@ -44,6 +44,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     report_fd: int = -1
     #: The cluster that it is a node of; None: it is alone.
     cluster: ClusterConfig | None = None
+    #: A node of a cluster ends when this process does; 0: it outlives whoever has started it.
+    parent: int = 0
     num_cpus: float
     num_gpus: int = 0
     #: Custom resources.
@@ -108,12 +110,23 @@ def _begin_again(config: NodeConfig) -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
+def _open_parent(config: NodeConfig) -> int:
+    """A descriptor that tells when that process ends; -1: there is none to end with."""
+    if not config.parent:
+        return -1
+    try:
+        return os.pidfd_open(config.parent)
+    except ProcessLookupError:
+        sys.exit(0)
+
+
 def main() -> None:
     # One that serves a cluster knows its token, which no list of processes is to show.
     config = msgspec.json.decode(sys.argv[1] if sys.argv[1:] else sys.stdin.readline(), type=NodeConfig)
     for fd in (config.control_fd, config.report_fd):
         if fd >= 0:
             os.set_inheritable(fd, False)
+    parent = _open_parent(config)
     zygote_pid, zygote_sock = fork_zygote(config.worker_entry)
     code = 1
     try:
@@ -121,6 +134,8 @@ def main() -> None:
 
         gc.enable()  # it was switched off for the imports
         daemon = Daemon(config, zygote_pid, zygote_sock)
+        if parent >= 0:
+            daemon.loop.watch(parent, lambda events: daemon.end("the process that started it is gone"))
         _report(config, node_id=daemon.node_id.hex(), lobby=daemon.address)
         daemon.run()
         if daemon.joins_anew:

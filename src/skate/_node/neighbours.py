@@ -7,12 +7,13 @@ A guest is a process of another node that has to do with this one: it leases wor
 daemon introduces it (Acquaint), passes on what it says, and tells when it is gone; when its node is gone, so is it.
 
 A link to another node is made when there is something to say to it, by whoever has that first; two that cross are both
-kept, and each side sends on the one it made. A lost link is made again; only the control service says that a node is
-dead.
+kept, and each side sends on the one it made. Links outlast their connections; only the control service says that a node
+is dead.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
     from skate._node.daemon import Daemon
     from skate._node.main import ClusterConfig
 
+log = logging.getLogger("skate")
+
 #: What processes of other nodes may say, besides what they demand.
 GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.Free)
 #: Stands for the control service among the numbers of nodes, which begin with 1.
 CONTROL = 0
 #: How often it is looked whether the others should know of something.
 LOOK_S = 0.1
-#: A lost link is made again after this time.
-AGAIN_S = 0.2
 JOIN_S = 10.0
 
 
@@ -84,6 +85,8 @@ class Neighbours:
         #: Nodes (0: the control service) that know of a process of ours.
         self._acquainted: dict[bytes, set[int]] = {}
         self._links: dict[int, Link] = {}
+        #: Links that other nodes have made, by their sessions.
+        self._made_by_others: dict[bytes, Link] = {}
         #: Numbers of nodes that are held to be dead; no other node will ever have them.
         self._dead: dict[int, None] = {}
         self.tls = Tls(listens=bool(config.host)) if self._wants_tls(config) else None
@@ -140,8 +143,10 @@ class Neighbours:
             raise _unreachable(self._config, error) from None
         if not self.member.host:
             self.member.host = _address_towards(host, port)
+        self._control.last()
         self._control.adopt(sock, rest)
-        self._control.send(cluster.Join(self.member))
+        self._control.connect(host, port, self.token, self.tls)
+        self._control.send(cluster.Join(self.member, self._control.session))
         deadline = time.monotonic() + JOIN_S
         while not self.node_id:
             self._loop.run_once(deadline)
@@ -149,12 +154,11 @@ class Neighbours:
                 raise JoinError(f"cannot join the cluster at {host}:{port}: it did not answer within {JOIN_S:g} s.")
 
     def _on_control_lost(self, link: Link, why: str) -> None:
-        """Running work goes on; what needs the control service waits in the next link."""
+        """The service has forgotten us: it was started anew, or holds us to be dead. It will say what is to be done."""
         self._control = Link(self._loop, self._on_control, self._on_control_lost, name="control")
-        self._control.send(cluster.Join(self.member))
-        again = self._control
-        host, port = self._config.control
-        self._loop.call_at(time.monotonic() + AGAIN_S, lambda: again.connect(host, port, self.token, self.tls))
+        self._control.last()
+        self._control.send(cluster.Join(self.member, self._control.session))
+        self._control.connect(*self._config.control, self.token, self.tls)
 
     # -- the control service ------------------------------------------------------------------------------------------
 
@@ -292,36 +296,16 @@ class Neighbours:
         link = self._links[node] = Link(self._loop, self._on_message, self._on_link_lost, name=f"node {node}")
         link.node_id = member.view.id
         if member.port:
-            link.send(cluster.Link(self.node_id))
+            link.last()
+            link.send(cluster.Link(self.node_id, link.session))
             link.connect(member.host, member.port, self.token, self.tls)
         else:  # what is said meanwhile waits until it has made one
             self.tell_control(cluster.PleaseLink(node))
         return link
 
     def _on_link_lost(self, link: Link, why: str) -> None:
-        """It is made again: only the control service says that a node is dead."""
-        node = node_of(link.node_id)
-        if self._links.get(node) is not link:
-            return
-        del self._links[node]
-        member = self.members.get(node)
-        if member is None:
-            return
-        if link.unsent:  # it was never there: nothing of what was said is lost
-            again = self._links[node] = Link(self._loop, self._on_message, self._on_link_lost, name=f"node {node}")
-            again.node_id = link.node_id
-            for message in link.unsent:
-                again.send(message)
-            host, port = member.host, member.port
-            self._loop.call_at(
-                time.monotonic() + AGAIN_S,
-                lambda: None if again.closed else again.connect(host, port, self.token, self.tls),
-            )
-            return
-        for known in self._acquainted.values():
-            known.discard(node)
-        self.transfers.on_link_lost(node)
-        self._daemon.demands.on_node_gone(link.node_id)
+        """The other node holds us to be dead: the control service will say what is to be done."""
+        log.warning("node %d does not know its link to this one any more: %s", node_of(link.node_id), why)
 
     def _on_visitor(self, sock: socket.socket, theirs: Versions, rest: bytes) -> None:
         if not self._begun:
@@ -335,9 +319,17 @@ class Neighbours:
         if node_of(sender) in self._dead:  # it was on its way while that node was cut off
             raise ValueError(f"node {node_of(sender)} is held to be dead")
         match message:
-            case cluster.Link(node_id):
+            case wire.Resume(session):
+                known = self._made_by_others.get(session)
+                if known is not None:
+                    known.go_on_with(link, message)
+                else:
+                    link.begin_anew()
+            case cluster.Link(node_id, session):
                 link.node_id = node_id
                 link.rebind(self._on_message, self._on_link_lost)
+                link.last(session)
+                self._made_by_others[session] = link
                 known = self._links.get(node_of(node_id))
                 if known is None or not known.is_connecting:
                     self._links[node_of(node_id)] = link
@@ -366,8 +358,8 @@ class Neighbours:
                 self._on_guest(message)
             case cluster.ProcessGone(gone):
                 self._on_guest_gone(gone)
-            case cluster.PleaseOpen(asker, _pid, target):
-                self.bridges.on_please_open(target, asker)
+            case cluster.PleaseOpen(asker, _pid, target, again):
+                self.bridges.on_please_open(target, asker, again)
             case cluster.AskEvents(request):
                 self._daemon.inquiries.gather(node_of(link.node_id), request)
             case cluster.NodeEvents(request, events):
@@ -449,15 +441,17 @@ class Neighbours:
             del self._dead[next(iter(self._dead))]
         if self.members.pop(number, None) is None:
             return
-        link = self._links.pop(number, None)
-        if link is not None:
-            link.close()
+        for link in (self._links.pop(number, None), *self._made_by_others.values()):
+            if link is not None and link.node_id == node_id:
+                self._made_by_others.pop(link.session, None)
+                link.close()
         for known in self._acquainted.values():
             known.discard(number)
         self._tell_capacity()
         self.bridges.on_node_gone(number, reason)
         self.transfers.on_node_gone(number)
         self._daemon.inquiries.on_node_gone(number)
+        self._daemon.demands.on_node_gone(node_id)
         for guest in [guest for guest in self.guests.values() if node_of(guest.id) == number]:
             self._on_guest_gone(lost_with_node(guest.id, reason, guest.pid))
 

@@ -515,16 +515,12 @@ class Transfers:
         if number is not None:
             self._return_if_idle(number)
 
-    def on_link_lost(self, node: int) -> None:
-        """What was asked over it may never have been heard."""
+    def on_node_gone(self, node: int) -> None:
+        self._invited.discard(node)
         inlet = self._inlets.pop(node, None)
         if inlet is not None:
             inlet.close()
         self._source_failed(node)
-
-    def on_node_gone(self, node: int) -> None:
-        self._invited.discard(node)
-        self.on_link_lost(node)
         opening = self._opening.pop(node, None)
         if opening is not None:
             opening.close()

@@ -5,7 +5,8 @@ other. On both, messages of processes (`messages.py`) travel inside an envelope:
 own says to another node or to the control service, and delivers what these say to a process. A third kind is handed on:
 after OpenChannel was answered, the connection belongs to the two processes.
 
-The first message on a connection says what it is for: Join, Link, OpenChannel, OpenTransfer or Ask.
+The first message on a connection says what it is for: Join, Link, OpenChannel, OpenTransfer or Ask; or Resume, if it
+takes the place of one that broke.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from skate._core.placement import NodeView
 from skate._core.task import ActorInfo, Death, Job
-from skate._wire.messages import AnyMessage, Message, PeerGone
+from skate._wire.messages import AnyMessage, Confirm, Message, PeerGone, Resume
 
 
 class Member(msgspec.Struct, array_like=True):
@@ -35,10 +36,13 @@ class Member(msgspec.Struct, array_like=True):
 class Join(Message, tag=1):
     """Node → control, first on the connection. Reply: Joined, or TellToEnd if that node is held to be dead.
 
-    `view.id` is empty the first time; after a lost connection it is the id that the node has.
+    `view.id` is empty the first time. It is the id that the node has if the service does not know the session that the
+    node wanted to go on with.
     """
 
     member: Member
+    #: A connection that is made again begins with Resume and this.
+    session: bytes = b""
 
 
 class Joined(Message, tag=2):
@@ -232,6 +236,8 @@ class Link(Message, tag=30):
     """Node → node, first on the connection: I am that node; this connection is for all that we have to say."""
 
     node_id: bytes
+    #: A connection that is made again begins with Resume and this.
+    session: bytes = b""
 
 
 class OpenChannel(Message, tag=31):
@@ -244,6 +250,8 @@ class OpenChannel(Message, tag=31):
     asker: bytes
     pid: int
     target: bytes
+    #: It takes the place of one that is lost.
+    again: bool = False
 
 
 class ChannelOpened(Message, tag=32):
@@ -276,6 +284,7 @@ class PleaseOpen(Message, tag=33):
     asker: bytes
     pid: int
     target: bytes
+    again: bool = False
 
 
 class AskEvents(Message, tag=37):
@@ -378,6 +387,7 @@ ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     PleaseTransfer, OfferTransfer, Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies, OpenTransfer,
     TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess,
     Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved, AskGroup,
+    Resume, Confirm,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -4,23 +4,31 @@
                         │
                         └── cannot connect, refused, or lost later ──▶ on_closed(link, why), once
 
+A *lasting* link does not end there: who made it connects again until it is let in, who did not waits for that, and
+what was said meanwhile or got lost is said then. It ends when its owner closes it, or the other end has forgotten it.
+
 Owns:      the channel, and what was said before it was there.
-Knows not: what the messages mean, and whether a lost connection is made again.
+Knows not: what the messages mean, and when the other end is gone for good.
 """
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 from skate._wire import cluster
-from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, ChannelClosed
 from skate._wire.entrance import Tls
 from skate._wire.gate import Dial
+from skate._wire.lasting import LastingChannel
 from skate._wire.loop import EventLoop
-from skate._wire.messages import Message
+from skate._wire.messages import Message, Resume
 
+#: A lasting link connects again after this time.
+AGAIN_S = 0.2
 _buffer = bytearray(RECEIVE_BYTES)
 
 OnMessage = Callable[["Link", Any], None]
@@ -37,29 +45,45 @@ class Link:
         #: The node at the other end, once that is known.
         self.node_id = b""
         self.closed = False
+        #: A lasting link is known by this to the other end; empty: it is not lasting.
+        self.session = b""
+        #: Called when a lasting link has lost its connection.
+        self.on_broken: OnClosed = lambda link, why: None
         self._loop = loop
         self._on_message = on_message
         self._on_closed = on_closed
-        self._channel: Channel | None = None
+        self._channel: LastingChannel | None = None
+        #: Makes another connection, if that is for us to do.
+        self._redial: Callable[[], Dial] | None = None
         self._dial: Dial | None = None
         self._waiting: list[Message] = []
-        #: What could not be said, if the connection was never there.
-        self.unsent: list[Message] = []
 
     def connect(self, host: str, port: int, token: bytes, tls: Tls | None = None) -> None:
         """What is sent from now on waits until the other end has let us in."""
-        self._dial = Dial(self._loop, host, port, token, self._on_dialled, tls)
+        self._redial = lambda: Dial(self._loop, host, port, token, self._on_dialled, tls)
+        if self._channel is None:
+            self._dial = self._redial()
+
+    def last(self, session: bytes = b"") -> None:
+        """From now on, until it is closed. The session is that of the end which has made it."""
+        self.session = session or os.urandom(8)
+        if self._channel is not None:
+            self._channel.session = self.session
 
     def _on_dialled(self, sock: socket.socket | None, why: str) -> None:
         self._dial = None
-        if sock is None:
-            self._end(why)
-        else:
+        if sock is not None and self._channel is not None:
+            self._replace(sock)
+        elif sock is not None:
             self.adopt(sock)
+        elif self.session:
+            self._dial_later()
+        else:
+            self._end(why)
 
     def adopt(self, sock: socket.socket, rest: bytes = b"") -> None:
         """The connection is there; `rest` was read from it already."""
-        channel = self._channel = Channel(sock, name=self.name, decode=cluster.decode)
+        channel = self._channel = LastingChannel(sock, name=self.name, decode=cluster.decode, session=self.session)
         self._loop.watch_channel(channel, self._on_readable)
         for message in self._waiting:
             channel.send(message)
@@ -86,12 +110,60 @@ class Link:
                     return
                 self._on_message(self, message)
         except (ChannelClosed, ValueError) as error:
+            if not self.session or self._channel is None or self._channel.memory_lost:
+                self._end(str(error))
+            else:
+                self._break(str(error))
+
+    # -- lasting ------------------------------------------------------------------------------------------------------
+
+    def _break(self, why: str) -> None:
+        assert self._channel is not None
+        self._loop.unwatch(self._channel.fileno())
+        self._channel.close()
+        if self._redial is not None:
+            self._dial_later()
+        self.on_broken(self, why)
+
+    def _dial_later(self) -> None:
+        def dial() -> None:
+            if self._redial is not None and not self.closed and self._dial is None and not self.is_connected:
+                self._dial = self._redial()
+
+        self._loop.call_at(time.monotonic() + AGAIN_S, dial)
+
+    def _replace(self, sock: socket.socket) -> LastingChannel:
+        channel = self._channel
+        assert channel is not None
+        if channel.fileno() >= 0:
+            self._loop.unwatch(channel.fileno())
+        channel.attach(sock)
+        self._loop.watch_channel(channel, self._on_readable)
+        return channel
+
+    def go_on_with(self, visitor: Link, resume: Resume) -> None:
+        """The end that has made this link has made another connection for it."""
+        try:
+            self._replace(visitor.hand_over()).go_on_behind(resume.count)
+        except ChannelClosed as error:
             self._end(str(error))
+
+    def begin_anew(self) -> None:
+        """The other end wants to go on with a link that we do not know: it may, if we have heard nothing of it yet."""
+        assert self._channel is not None
+        self._channel.greet()
+        self._channel.go_on_behind(0)
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        return self._channel is not None and self._channel.fileno() >= 0
 
     @property
     def is_connecting(self) -> bool:
         """It is there, or will be, by our own doing."""
-        return self._dial is not None or self._channel is not None
+        return self._redial is not None or self._channel is not None
 
     def hand_waiting_to(self, other: Link) -> None:
         """The other end has made a connection instead."""
@@ -113,7 +185,7 @@ class Link:
 
     @property
     def has_backlog(self) -> bool:
-        return self._channel is not None and self._channel.has_backlog
+        return self._channel is not None and (self._channel.has_backlog or not self._channel.is_live)
 
     def flush(self) -> bool:
         """Whether all that was sent is on its way."""
@@ -128,11 +200,10 @@ class Link:
             self._dial = None
         if self._channel is not None:
             self._loop.unwatch(self._channel.fileno())
-            self._channel.close()
+            self._channel.end()
             self._channel = None
 
     def _end(self, why: str) -> None:
         if not self.closed:
-            self.unsent = list(self._waiting)
             self.close()
             self._on_closed(self, why)

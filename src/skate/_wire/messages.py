@@ -77,6 +77,8 @@ class Connect(Message, tag=3):
     """
 
     process_id: bytes
+    #: The connection of the channel that there was is lost.
+    again: bool = False
 
 
 class PeerConnected(Message, tag=4):
@@ -650,6 +652,19 @@ class Taken(Message, tag=112):
     """Actor that runs several calls at a time → caller: I have read your last Tasks."""
 
 
+class Resume(Message, tag=126):
+    """End → other end, first on a connection that may go on with what an earlier one was for: so much has come."""
+
+    session: bytes
+    count: int
+
+
+class Confirm(Message, tag=127):
+    """End → other end: so much has come from you, and need not be kept."""
+
+    count: int
+
+
 AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
     Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Capacity, Query,
     Answer, CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted,
@@ -657,7 +672,7 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched,
     Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded,
     LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, CreateGroup,
-    RemoveGroup, Taken,
+    RemoveGroup, Taken, Resume, Confirm,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

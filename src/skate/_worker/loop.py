@@ -92,6 +92,8 @@ class Loop:
         fd = channel.fileno()
         self._channels[fd] = channel
         self._inner.register(fd, select.EPOLLIN)
+        if channel.has_backlog:
+            self._on_backlog(channel)
 
     def remove(self, channel: Channel) -> None:
         fd = channel.fileno()

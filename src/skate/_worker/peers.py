@@ -2,14 +2,18 @@
 
 A message to a peer whose channel is still being made waits in its `outbox`. A peer is dead when the daemon has said so
 (PeerGone) *and* its channel has been read to the end: results that it sent before it died are never lost.
+
+A channel to another machine may lose its connection while both live. Then the daemon is asked for another one.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from skate._wire.channel import Channel
+from skate._wire.lasting import LastingChannel
 from skate._wire.messages import Connect, Message, PeerConnected, PeerGone
 
 
@@ -79,8 +83,10 @@ class Peers:
         on_dead: Callable[[Peer], None],
         before_send: Callable[[], None],
         cut: Callable[[Channel], None],
+        open_channel: Callable[[bytes, socket.socket], Channel],
     ) -> None:
         self._cut = cut
+        self._open_channel = open_channel
         self._send_to_daemon = send_to_daemon
         self._before_send = before_send
         self._on_dead = on_dead
@@ -108,16 +114,23 @@ class Peers:
     def all(self) -> list[Peer]:
         return list(self._peers.values())
 
-    def on_connected(self, message: PeerConnected, channel: Channel) -> None:
+    def on_connected(self, message: PeerConnected, sock: socket.socket) -> Channel:
+        """The channel to be read from now on: a new one, or the one that there was, with another connection."""
         peer = self._peers.get(message.process_id)
         if peer is None:
             peer = self._peers[message.process_id] = Peer(message.process_id, self._before_send)
         peer.pid = message.pid
-        peer.channel = channel
+        if isinstance(peer.channel, LastingChannel):
+            self._cut(peer.channel)
+            peer.channel.attach(sock)
+            peer.ended = False
+            return peer.channel
+        channel = peer.channel = self._open_channel(peer.process_id, sock)
         self._by_channel[channel] = peer
         for waiting in peer.outbox:
             channel.send(waiting)
         peer.outbox.clear()
+        return channel
 
     def on_gone(self, message: PeerGone) -> None:
         peer = self._peers.get(message.process_id)
@@ -135,9 +148,13 @@ class Peers:
         peer.ended = True
         if peer.gone is not None:
             self._bury(peer)
+        elif isinstance(channel, LastingChannel):
+            self._send_to_daemon(Connect(peer.process_id, again=True))
 
     def _bury(self, peer: Peer) -> None:
         del self._peers[peer.process_id]
         if peer.channel is not None:
             del self._by_channel[peer.channel]
+        if isinstance(peer.channel, LastingChannel):
+            peer.channel.end()
         self._on_dead(peer)

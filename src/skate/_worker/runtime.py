@@ -48,6 +48,7 @@ from skate._store.layout import arena_file_bytes
 from skate._store.seals import Seals
 from skate._wire import messages as m
 from skate._wire.channel import Channel
+from skate._wire.lasting import LastingChannel
 from skate._worker.actors import Actors
 from skate._worker.arguments import Arguments
 from skate._worker.borrow import Borrowing
@@ -84,7 +85,7 @@ class Runtime:
         self.lock = self.loop.lock
         self._control = Channel(control, carries_fds=True, name="daemon")
         self._seals = Seals(self._control.send)
-        self.peers = Peers(self.send, self._on_peer_dead, self._seals.say, self.loop.remove)
+        self.peers = Peers(self.send, self._on_peer_dead, self._seals.say, self.loop.remove, self._open_channel)
         self.submitter = Submitter(self)
         self.borrowing = Borrowing(self)
         self.streams = Streams(self)
@@ -234,9 +235,8 @@ class Runtime:
             case m.Allocated() | m.Pinned() | m.StoreFull() | m.Answer():
                 self.requests.on_reply(message)
             case m.PeerConnected():
-                channel = Channel(socket.socket(fileno=self._control.fds.popleft()))
-                self.loop.add(channel)
-                self.peers.on_connected(message, channel)
+                sock = socket.socket(fileno=self._control.fds.popleft())
+                self.loop.add(self.peers.on_connected(message, sock))
             case m.PeerGone():
                 self.peers.on_gone(message)
             case m.ActorState():
@@ -257,6 +257,13 @@ class Runtime:
             case _:
                 if self.executor is not None:
                     self.executor.on_control(message)
+
+    def _open_channel(self, process_id: bytes, sock: socket.socket) -> Channel:
+        if node_of(process_id) == node_of(self.process_id):
+            return Channel(sock)
+        channel = LastingChannel(sock)
+        channel.greet()
+        return channel
 
     def _send_to_myself(self, message: m.Message) -> None:
         def handle() -> None:
