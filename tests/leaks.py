@@ -13,7 +13,6 @@ The machine is shared with other programs, so each kind is counted in a way that
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import tempfile
 import threading
@@ -50,8 +49,6 @@ class Footprint:
 
     @classmethod
     def take(cls) -> Footprint:
-        # Views of shared memory may sit in reference cycles, and they hold mappings and descriptors.
-        gc.collect()
         return cls(
             processes=_processes(),
             threads=_threads(),

@@ -39,10 +39,10 @@ class Sharing:
 
     def left_in_it(self) -> list[str]:
         """Say what the test left in the runtime, one line each; wait until it is idle if it is about to be."""
-        if not self.is_running():
+        if not self.is_running() or not _in_use():
             return []
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: not _in_use(), GONE_WITHIN_S, "the shared runtime to be idle")
+            wait_for(lambda: not (collect() and _in_use()), GONE_WITHIN_S, "the shared runtime to be idle")
         return _in_use()
 
     def is_running(self) -> bool:
@@ -70,12 +70,25 @@ def shut_down() -> None:
 
 def left_after_shutdown(before: Footprint) -> list[str]:
     """Wait for everything that was not there `before` to be gone; say what is not, one line each, and end it."""
+    if not Footprint.take().left_behind(before):
+        return []
     with contextlib.suppress(AssertionError):
-        wait_for(lambda: not Footprint.take().left_behind(before), GONE_WITHIN_S, "everything to be gone")
+        wait_for(
+            lambda: not (collect() and Footprint.take().left_behind(before)), GONE_WITHIN_S, "everything to be gone"
+        )
     now = Footprint.take()
     leaks = now.left_behind(before)
     end_processes_left(now, before)
     return leaks
+
+
+def collect() -> bool:
+    """Free what sits in reference cycles, with the exceptions that a test caught or with views of shared memory.
+
+    Only if something seems to be left: there are thousands of tests, and this takes more time than most of them.
+    """
+    gc.collect()
+    return True
 
 
 def _node_id() -> str:
@@ -83,7 +96,6 @@ def _node_id() -> str:
 
 
 def _in_use() -> list[str]:
-    gc.collect()  # references may sit in cycles with the exceptions that a test caught
     total, available = skate.cluster_resources(), skate.available_resources()
     taken = {name: amount - available.get(name, 0) for name, amount in total.items()}
     lines = [f"{amount:g} of {name}, in use" for name, amount in taken.items() if amount > 0]

@@ -359,7 +359,10 @@ def test_jobs_are_listed(machine: Machine, port: str) -> None:
 
     job = wait_for(ended, WITHIN_S, "the end of the job to be known")
     assert job["ended_at"] >= job["started_at"]
-    assert job["job_id"][:12] in machine.well("list", "jobs")
+    assert job["entrypoint"].startswith(sys.executable)
+    listed = machine.well("list", "jobs")
+    assert job["job_id"][:12] in listed
+    assert sys.executable in listed
     machine.well("stop")
 
 

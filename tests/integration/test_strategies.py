@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -126,3 +128,14 @@ def test_an_id_that_is_none_is_refused(node: object) -> None:
 def test_a_selector_that_says_nothing_is_refused(selector: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="label_selector"):
         node_id.options(label_selector=selector)
+
+
+def test_modules_of_util_need_no_import_of_their_own() -> None:
+    program = """
+import sys
+import skate as ray
+assert "skate.util.scheduling_strategies" not in sys.modules
+print(ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy.__name__, ray.util.queue.Queue.__name__)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["NodeAffinitySchedulingStrategy", "Queue"]

@@ -18,7 +18,6 @@ from skate._core.placement import (
     Nowhere,
     Request,
     choose,
-    should_leave,
     wait_s,
 )
 from skate._core.resources import PRECISION, to_units
@@ -123,16 +122,6 @@ def test_spread_takes_turns() -> None:
     assert sorted(places[:3]) == [A, B, C]
 
 
-def test_a_node_keeps_what_it_can_run_itself() -> None:
-    assert not should_leave(node(A), request(), placed=False, cpus=2)
-    assert should_leave(node(A), request(3), placed=False, cpus=2)
-    assert should_leave(node(A, queued=1000, task_s=0.01), request(), placed=False, cpus=2)
-    assert not should_leave(node(A, queued=1000, task_s=1e-5), request(), placed=False, cpus=2)
-    assert should_leave(node(A), request(inputs=[Input(MB, frozenset({B}))]), placed=False, cpus=2)
-    assert not should_leave(node(A), request(inputs=[Input(MB, frozenset({A, B}))]), placed=False, cpus=2)
-    assert should_leave(node(A), request(spread=True), placed=False, cpus=2)
-
-
 def test_averages_follow_what_is_seen() -> None:
     average = Average(BYTES_PER_S_AT_FIRST)
     for _ in range(50):
@@ -179,10 +168,3 @@ def test_whoever_decides_decides_alike_and_feasibly(demand: Request, nodes: list
         # No node is better by more than the task that occupies it.
         best = min(wait_s(view, demand) for view in feasible)
         assert wait_s(found, demand) <= best + max(view.task_s for view in feasible)
-
-
-@given(demands, nodes_of_a_cluster)
-def test_what_was_placed_does_not_bounce(demand: Request, nodes: list[NodeView]) -> None:
-    found = choose(demand, nodes)
-    if isinstance(found, NodeView):
-        assert not should_leave(found, demand, placed=True, cpus=1)

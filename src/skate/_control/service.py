@@ -222,6 +222,7 @@ class Control:
         self._jobs[job.id] = {
             "job_id": job.id.hex(),
             "driver_pid": message.pid,
+            "entrypoint": message.entrypoint,
             "node_id": link.node_id.hex(),
             "namespace": job.namespace,
             "started_at": time.time(),

@@ -9,8 +9,8 @@ Problem:   a node serves its own demands first. What it lacks the resources for,
            exponential averages.
 Owns:      nothing. Every function takes what is known and says what to do, so any number of schedulers can serve.
 Knows not: messages, leases, time.
-Idea:      what was placed here once is not sent on because of a queue (`should_leave`): estimates of two nodes would
-           send it to and fro.
+Idea:      who asks for a place decides, and may change its mind (`dispersal.py`); who is asked keeps what it was asked
+           for. Nothing is sent to and fro.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ TASK_S_AT_FIRST = 0.01
 BYTES_PER_S_AT_FIRST = 1e9
 #: Weight of the newest value in an average.
 NEWEST = 0.2
-#: A demand leaves a node whose queue is longer than this, in seconds of work for each of its CPUs.
-QUEUE_S_MAX = 0.1
 
 
 class Average(msgspec.Struct):
@@ -180,18 +178,6 @@ def _use_of(node: NodeView) -> float:
     """The largest part of any resource that is in use."""
     parts = [1 - node.available.get(name, 0) / amount for name, amount in node.total.items() if amount]
     return max(parts, default=0.0)
-
-
-def should_leave(here: NodeView, request: Request, *, placed: bool, cpus: int) -> bool:
-    """Whether a node asks for another place for a demand that reached it: its own, or one that was placed here."""
-    if not here.can_ever_fit(request.needs):
-        return True
-    if placed:
-        return False
-    if request.spread or request.affinity is not None or request.required:
-        return True
-    elsewhere = any(item.nodes and here.id not in item.nodes for item in request.inputs)
-    return elsewhere or here.queued * here.task_s > QUEUE_S_MAX * max(1, cpus)
 
 
 def _why_nowhere(request: Request, living: Sequence[NodeView]) -> str:

@@ -14,6 +14,7 @@ is dead.
 from __future__ import annotations
 
 import logging
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -47,6 +48,8 @@ CONTROL = 0
 #: How often it is looked whether the others should know of something.
 LOOK_S = 0.1
 JOIN_S = 10.0
+#: So much of a command line is told, in characters.
+COMMAND_LINE_MAX = 2000
 
 
 class Guest:
@@ -255,7 +258,7 @@ class Neighbours:
         self._control.send(message)
 
     def job_started(self, job: Job, pid: int) -> None:
-        self.tell_control(cluster.JobStarted(job, pid))
+        self.tell_control(cluster.JobStarted(job, pid, _command_line(pid)))
 
     def job_ended(self, job: Job) -> None:
         self.tell_control(cluster.JobEnded(job))
@@ -465,6 +468,14 @@ class Neighbours:
     def leave(self, reason: str) -> None:
         self._control.send(cluster.Leave(reason))
         self._control.flush()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", errors="replace") as file:
+            return shlex.join(file.read(COMMAND_LINE_MAX).rstrip("\0").split("\0"))
+    except OSError:  # it has ended already
+        return ""
 
 
 def _unreachable(config: ClusterConfig, error: OSError) -> JoinError:

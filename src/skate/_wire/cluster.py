@@ -86,6 +86,8 @@ class JobStarted(Message, tag=10):
 
     job: Job
     pid: int
+    #: The command line that it was started with.
+    entrypoint: str = ""
 
 
 class JobEnded(Message, tag=11):

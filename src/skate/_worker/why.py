@@ -115,6 +115,10 @@ def _explain_sent(name: str, pid: int, state: dict[str, Any] | None) -> str:
     return f"{name} is on its way to or from worker pid {pid}."
 
 
+def _whole(runtime: Runtime) -> str:
+    return "the cluster" if runtime.in_cluster else "this machine"
+
+
 def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
     cls, position = queued
     needs = ", ".join(f"{amount:g} {kind}" for kind, amount in cls.resources.items()) or "no resources"
@@ -124,7 +128,7 @@ def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
     lacking = [kind for kind, amount in cls.resources.items() if amount > total.get(kind, 0)]
     if lacking:
         has = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in lacking)
-        return f"{name} needs {needs}, and this machine has {has}: it can never run here."
+        return f"{name} needs {needs}, and {_whole(runtime)} has {has}: it can never run here."
     has = ", ".join(f"{max(free.get(kind, 0), 0):g} of {total.get(kind, 0):g} {kind}" for kind in cls.resources)
     return f"{name} waits for a worker: it needs {needs}{ahead}; free now: {has or 'anything'}."
 
@@ -178,5 +182,6 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
     }
     if lacking:
         has = ", ".join(f"{amount:g} {kind}" for kind, amount in lacking.items())
-        return f"{name} waits for the actor {link.name}, which needs {needs}; this machine has {has}: it can never run."
+        scope = _whole(runtime)
+        return f"{name} waits for the actor {link.name}, which needs {needs}; {scope} has {has}: it can never run."
     return f"{name} waits for the actor {link.name} {again}: it needs {needs}, and waits for {demand['waits_for']}."

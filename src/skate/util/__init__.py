@@ -32,6 +32,8 @@ __all__ = [
     "remove_placement_group",
 ]
 
+#: Those that need nothing else to be installed. The first can be called, as in Ray.
+_MODULES = ("placement_group", "multiprocessing", "queue", "scheduling_strategies")
 _HOMES = {
     "ActorPool": "skate.util.actor_pool",
     "Executor": "skate.util.executor",
@@ -79,8 +81,10 @@ def __getattr__(name: str) -> Any:
         from skate.actor import list_named_actors
 
         found: Any = list_named_actors
-    elif name == "placement_group":
-        import skate.util.placement_group as found  # a module that can be called, as in Ray
+    elif name in _MODULES:
+        import importlib
+
+        found = importlib.import_module(f"skate.util.{name}")
     elif name in _HOMES:
         import importlib
 
