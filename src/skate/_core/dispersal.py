@@ -97,6 +97,15 @@ class Dispersal:
             del self.wanted[cls]
         return changes
 
+    def asked_by_others(self, cls: Class) -> dict[bytes, int]:
+        """How many leases the other classes ask of which node."""
+        asked: dict[bytes, int] = {}
+        for other, wanted in self.wanted.items():
+            if other != cls:
+                for node, count in wanted.asked.items():
+                    asked[node] = asked.get(node, 0) + count
+        return asked
+
     def process_died(self, process: bytes) -> None:
         for cls in [cls for cls in self.wanted if cls[0] == process]:
             del self.wanted[cls]

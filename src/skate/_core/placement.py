@@ -46,6 +46,8 @@ class NodeView(msgspec.Struct, kw_only=True):
     labels: dict[str, str] = {}
     #: Tasks that wait there.
     queued: int = 0
+    #: By the number of a node whose processes have some: how many of those are theirs, and the leases that they hold.
+    stakes: dict[int, tuple[int, list[int]]] = {}
     task_s: float = TASK_S_AT_FIRST
     bytes_per_s: float = BYTES_PER_S_AT_FIRST
     #: It runs tasks and actors; otherwise it is there for a driver.

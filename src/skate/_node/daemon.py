@@ -402,6 +402,7 @@ class Daemon:
 
     def _on_lease_return(self, process: Process, message: wire.LeaseReturn) -> None:
         if self._is_elsewhere(node_at(message.lease)):
+            self.demands.on_returned(message.lease)
             self._pass_on(process, node_at(message.lease), message)
         else:
             self.post(leases.LeaseReturned(process.id, message.lease))
@@ -601,6 +602,7 @@ class Daemon:
         """This node, for the others."""
         pool = self.scheduler.pool
         queued = sum(demand.count for demand in self.scheduler.demands.values())
+        stakes = self.neighbours.stakes_of_others() if self.neighbours is not None else {}
         return NodeView(
             id=self.node_id,
             total=dict(pool.total),
@@ -608,6 +610,7 @@ class Daemon:
             labels=self.config.labels,
             serves=self.config.serves,
             queued=queued,
+            stakes=stakes,
             task_s=self.task_s.value,
             bytes_per_s=self.bytes_per_s.value,
             store_bytes=self.config.object_store_memory,

@@ -17,6 +17,7 @@ from skate._core.ids import node_at, node_of
 from skate._core.placement import Input, NodeView, Request
 from skate._core.policy_turns import Class
 from skate._core.resources import Amounts, group_of, to_floats, to_units
+from skate._core.stakes import Stakes
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Demands:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._dispersal = Dispersal(daemon.node_id)
+        self._stakes = Stakes(daemon.number)
         #: The demand of each class, as its owner put it.
         self._messages: dict[Class, wire.LeaseDemand] = {}
         #: Those that no node can serve, and that are refused when none comes.
@@ -55,7 +57,7 @@ class Demands:
             return
         is_new = cls not in self._messages
         self._messages[cls] = message
-        self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views()))
+        self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views(cls)))
         if is_new and cls in self._messages:
             self._later(cls, SPILL_S, self._may_leave)
 
@@ -88,7 +90,7 @@ class Demands:
     def _may_leave(self, cls: Class) -> None:
         """It has waited for this node long enough."""
         self._dispersal.wanted[cls].may_leave = True
-        self._carry_out(cls, self._dispersal.decide(cls, self._views()))
+        self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
 
     def _refuse(self, cls: Class) -> None:
         """Nobody who could serve it has come."""
@@ -104,7 +106,7 @@ class Demands:
             self._later(cls, self._daemon.config.infeasible_grace_s, self._refuse)
             return
         most: Amounts = {}
-        for view in self._views().values():
+        for view in self._views(cls).values():
             for name, amount in view.total.items():
                 most[name] = max(most.get(name, 0), amount)
         asked = to_floats(wanted.request.needs)
@@ -140,14 +142,23 @@ class Demands:
         cls = (process_id, message.key)
         if cls in self._messages:
             node = self._ids([node_at(message.lease)])
+            if node and node[0] != self._daemon.node_id:
+                needs = self._dispersal.wanted[cls].request.needs
+                self._stakes.granted(message.lease, node[0], needs, time.monotonic())
             self._carry_out(cls, self._dispersal.granted(cls, node[0] if node else b""))
+
+    def on_returned(self, lease: int) -> None:
+        """A lease on another node, by a process of this one."""
+        self._stakes.returned(lease)
+
+    def on_report(self, view: NodeView) -> None:
+        """Of another node."""
+        self._stakes.reported(view, time.monotonic())
 
     def on_news(self) -> None:
         """Nodes have joined, changed or gone."""
-        if self._dispersal.wanted:
-            views = self._views()
-            for cls in list(self._dispersal.wanted):
-                self._carry_out(cls, self._dispersal.decide(cls, views))
+        for cls in list(self._dispersal.wanted):
+            self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
 
     def on_process_died(self, process_id: bytes) -> None:
         self._dispersal.process_died(process_id)
@@ -157,6 +168,7 @@ class Demands:
             del self._messages[cls]
 
     def on_node_gone(self, node_id: bytes) -> None:
+        self._stakes.node_died(node_id)
         self._dispersal.node_died(node_id)
         self.on_news()
 
@@ -165,10 +177,15 @@ class Demands:
         others = self._daemon.neighbours.members if self._daemon.neighbours is not None else {}
         return [*known, *(others[number].view.id for number in numbers if number in others)]
 
-    def _views(self) -> dict[bytes, NodeView]:
+    def _views(self, cls: Class) -> dict[bytes, NodeView]:
+        """All nodes, as they would be without what this class asks for."""
         here = self._daemon.view()
+        wanted = self._dispersal.wanted.get(cls)
+        if wanted is not None:
+            here.queued = max(0, here.queued - wanted.asked.get(here.id, 0))
         others = self._daemon.neighbours.members.values() if self._daemon.neighbours is not None else ()
-        return {here.id: here, **{member.view.id: member.view for member in others}}
+        asked = self._dispersal.asked_by_others(cls)
+        return {here.id: here, **{it.view.id: self._stakes.correct(it.view, asked.get(it.view.id, 0)) for it in others}}
 
     def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls

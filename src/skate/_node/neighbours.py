@@ -225,6 +225,8 @@ class Neighbours:
             number = node_of(member.view.id)
             if number != self.number and number not in self._dead:
                 self.members[number] = member
+                if self._begun:
+                    self._daemon.demands.on_report(member.view)
         if self._begun and known != set(self.members):
             self._tell_capacity()
 
@@ -387,6 +389,18 @@ class Neighbours:
             setup = self._daemon.pool.setup
             setup.sys_path, setup.cwd = list(message.job.sys_path), message.job.cwd
         self._daemon.post(leases.JobStarted())
+
+    def stakes_of_others(self) -> dict[int, tuple[int, list[int]]]:
+        """For each node whose processes are guests: how many leases they wait for here, and which they hold."""
+        stakes: dict[int, tuple[int, list[int]]] = {}
+        for demand in self._daemon.scheduler.demands.values():
+            if demand.process in self.guests:
+                queued, held = stakes.get(node_of(demand.process), (0, []))
+                stakes[node_of(demand.process)] = (queued + demand.count, held)
+        for lease in self._daemon.scheduler.leases.values():
+            if lease.owner in self.guests:
+                stakes.setdefault(node_of(lease.owner), (0, []))[1].append(lease.number)
+        return stakes
 
     def _on_guest_says(self, guest: Guest, message: wire.Message) -> None:
         if type(message) is wire.LeaseDemand:
