@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skate._core.pipelining import BATCH_MAX, DEPTH_MAX, NEWEST, TARGET_S, Estimates
+from skate._core.pipelining import (
+    BATCH_MAX,
+    DEPTH_MAX,
+    NEWEST,
+    PATIENCE_S,
+    PATIENCE_S_MAX,
+    TARGET_S,
+    Estimates,
+    Patience,
+)
 from skate._core.task import Task, Timing
 
 TINY, SHORT, LONG, NEW = b"tiny", b"short", b"long", b"new"
@@ -178,3 +187,23 @@ def test_functions_are_learnt_and_forgotten_one_by_one() -> None:
     known.forget(NEW)
     assert set(known.seconds) == {SHORT, LONG}
     assert len(known.take(tasks(*[TINY] * 9), load_s=0.0, inflight=0)[0]) == 1
+
+
+# -- silence -----------------------------------------------------------------------------------------------------------
+
+
+def test_patience_follows_how_late_workers_answer() -> None:
+    patience = Patience()
+    assert patience.seconds == PATIENCE_S
+    for _ in range(50):
+        patience.answered(0.0002)
+    assert patience.seconds == PATIENCE_S, "they answer at once: a silent one is in a long task"
+    for _ in range(50):
+        patience.answered(0.015)
+    assert patience.seconds == pytest.approx(0.06)
+    for _ in range(50):
+        patience.answered(5.0)
+    assert patience.seconds == pytest.approx(PATIENCE_S_MAX)
+    for _ in range(100):
+        patience.answered(0.0)
+    assert patience.seconds == pytest.approx(PATIENCE_S)

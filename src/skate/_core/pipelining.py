@@ -27,9 +27,29 @@ BATCH_MAX = 256
 UNKNOWN_S = 1.0
 #: Weight of the newest measurement.
 NEWEST = 0.25
+#: A worker that gave no result for this long while it has more than one task is taken to be in a long one; and at most,
+#: however late workers answer.
+PATIENCE_S = 0.004
+PATIENCE_S_MAX = 0.1
 #: A function that takes so many times longer than it did has turned slow, and is believed at once. More than single
 #: tasks of one kind differ by: the longest in a hundred of a simulation may well take five times the mean.
 TURNED_SLOW = 10
+
+
+class Patience:
+    """How long a worker may be silent before tasks behind the one that it is in are taken back.
+
+    Workers answer that request at once, in the middle of a task too. If they do not, they are many and the cores few:
+    then silence says nothing of the task, and to take tasks back from all of them again and again is all that happens.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = PATIENCE_S
+
+    def answered(self, after_s: float) -> None:
+        """A worker was asked for its tasks, and took so long to answer."""
+        wanted = min(max(PATIENCE_S, 4 * after_s), PATIENCE_S_MAX)
+        self.seconds += NEWEST * (wanted - self.seconds)
 
 
 class Estimates:

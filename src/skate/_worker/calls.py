@@ -59,7 +59,10 @@ class SchedulingClass:
 class Lease:
     """The right to use one worker."""
 
-    __slots__ = ("blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer", "served")
+    __slots__ = (
+        "blocked", "closing", "cls", "id", "idle_since", "inflight", "last_result", "load_s", "peer", "recalled_at",
+        "served",
+    )  # fmt: skip
 
     def __init__(self, id: int, cls: SchedulingClass, peer: Peer) -> None:
         self.id = id
@@ -77,6 +80,8 @@ class Lease:
         self.served = False
         self.idle_since = 0.0
         self.last_result = 0.0
+        #: When it was asked for tasks that it has not begun; 0: it has answered.
+        self.recalled_at = 0.0
 
 
 class Call:

@@ -44,6 +44,7 @@ from skate._store.layout import SLOT_TASK_BYTES, slot_offset
 from skate._wire import messages as m
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.context import CURRENT_CALL
+from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
 from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import end_as_a_program, flush_output
@@ -99,6 +100,7 @@ class Executor:
         self._outbox_refs: list[Any] = []
         #: By function: how many of its results are in the outbox, and the seconds that they took.
         self._timings: dict[bytes, list[Any]] = {}
+        self._cores = Cores()
         self._watching = False
         self._blocked = 0
         self._cancel: bytes = b""
@@ -598,7 +600,7 @@ class Executor:
             assert owner is not None
             results = [outbox.popleft() for _ in range(count)]
             timings, self._timings = self._timings, {}
-            owner.send(m.Results(results, [Timing(fn, *timing) for fn, timing in list(timings.items())]))
+            owner.send(m.Results(results, self._cores.correct([Timing(fn, *it) for fn, it in list(timings.items())])))
             refs, self._outbox_refs = self._outbox_refs, []
         del refs
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import node_of, return_id
 from skate._core.ownership import Entry, Pending
-from skate._core.pipelining import Estimates
+from skate._core.pipelining import Estimates, Patience
 from skate._core.placement import Where
 from skate._core.task import Failure, RefInfo, Result, Task
 from skate._serialize.failures import error_of, failure_of
@@ -59,8 +59,6 @@ COLLECT_MAX = 256
 #: thinks; a task that is done with its children needs their workers no more, and others wait for them.
 IDLE_LEASE_S = 0.1
 IDLE_LEASE_OF_TASK_S = 0.002
-#: A worker that gave no result for this long while it has more than one task is taken to be in a long one.
-STUCK_S = 0.004
 #: Tasks that are to be spread wait so long for leases of other nodes, each lease that is there having had its share.
 SPREAD_WAIT_S = 0.3
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
@@ -77,6 +75,7 @@ class Submitter:
         self._by_key: dict[int, SchedulingClass] = {}
         self._leases: dict[int, Lease] = {}
         self.estimates = Estimates()
+        self._patience = Patience()
         self._idle_timer = False
         self._idle_lease_s = IDLE_LEASE_S if runtime.is_driver else IDLE_LEASE_OF_TASK_S
         self._recall_timer = False
@@ -468,6 +467,9 @@ class Submitter:
         lease = peer.lease
         if lease is None:
             return
+        if lease.recalled_at:
+            self._patience.answered(time.monotonic() - lease.recalled_at)
+            lease.recalled_at = 0.0
         if message.blocked:
             lease.blocked = True
             if lease in lease.cls.idle:
@@ -504,9 +506,10 @@ class Submitter:
         later = False
         for lease in cls.leases:
             waiting = len(lease.inflight) - 1
-            if waiting < 1 or lease.blocked:
+            if waiting < 1 or lease.blocked or lease.recalled_at:
                 continue
-            if now - lease.last_result >= STUCK_S:
+            if now - lease.last_result >= self._patience.seconds:
+                lease.recalled_at = now
                 lease.peer.send(Recall(-(-waiting // 2) if len(cls.idle) == 1 else waiting))
             later = True
         if later and not self._recall_timer:
@@ -516,7 +519,7 @@ class Submitter:
                 self._recall_timer = False
                 self._consider_recall(cls)
 
-            self._runtime.loop.call_at(now + STUCK_S, look_again)
+            self._runtime.loop.call_at(now + self._patience.seconds, look_again)
 
     def on_worker_dead(self, lease: Lease, gone: PeerGone) -> None:
         """Its tasks start again elsewhere; the one that it was in is charged a retry."""
