@@ -17,13 +17,21 @@ def report(available: int, queued: int = 0, ours: tuple[int, list[int]] | None =
     return NodeView(id=node, total={"CPU": 4}, available={"CPU": available}, queued=queued, stakes=stakes)
 
 
-def cpus(stakes: Stakes, view: NodeView, asked: int = 0) -> int:
-    return stakes.correct(view, asked).available["CPU"]
+def corrected(stakes: Stakes, view: NodeView, asked: int = 0, now: float = 0.0) -> NodeView:
+    """After that report."""
+    stakes.reported(view, now)
+    views = {view.id: view}
+    stakes.correct(views, {view.id: asked} if asked else {})
+    return views[view.id]
+
+
+def cpus(stakes: Stakes, view: NodeView, now: float = 0.0) -> int:
+    return corrected(stakes, view, now=now).available["CPU"]
 
 
 def test_who_has_nothing_to_do_with_a_node_goes_by_its_report() -> None:
     view = report(2, queued=7)
-    assert Stakes(HERE).correct(view, 0) is view
+    assert corrected(Stakes(HERE), view) is view
 
 
 def test_a_lease_that_was_given_back_is_free_before_the_report_says_so() -> None:
@@ -31,7 +39,7 @@ def test_a_lease_that_was_given_back_is_free_before_the_report_says_so() -> None
     stakes.granted(5, THERE, CPU, now=0.0)
     busy = report(0, ours=(0, [5]))
     assert cpus(stakes, busy) == 0
-    stakes.returned(5)
+    stakes.returned(5, THERE)
     assert cpus(stakes, busy) == 1
     assert cpus(stakes, report(1)) == 1, "this one does not count it any more"
 
@@ -47,18 +55,16 @@ def test_a_lease_that_was_got_is_taken_before_the_report_says_so() -> None:
 def test_of_a_queue_only_the_part_of_others_is_believed() -> None:
     stakes = Stakes(HERE)
     view = report(0, queued=100, ours=(90, []))
-    assert stakes.correct(view, 0).queued == 10
-    assert stakes.correct(view, 3).queued == 13
+    assert corrected(stakes, view).queued == 10
+    assert corrected(stakes, view, asked=3).queued == 13
 
 
 def test_what_ended_without_our_doing_is_forgotten() -> None:
     """Its worker died, or who held it did."""
     stakes = Stakes(HERE)
     stakes.granted(5, THERE, CPU, now=0.0)
-    stakes.reported(report(1), now=REPORTED_WITHIN_S / 2)
-    assert cpus(stakes, report(1)) == 0, "it may be too new for the report"
-    stakes.reported(report(1), now=REPORTED_WITHIN_S * 2)
-    assert cpus(stakes, report(1)) == 1
+    assert cpus(stakes, report(1), now=REPORTED_WITHIN_S / 2) == 0, "it may be too new for the report"
+    assert cpus(stakes, report(1), now=REPORTED_WITHIN_S * 2) == 1
 
 
 def test_a_node_that_is_gone_is_forgotten() -> None:
@@ -82,10 +88,12 @@ def test_an_old_report_and_our_own_doing_are_the_truth_if_nobody_else_is_there(
             stakes.granted(number, THERE, CPU, now=0.0)
         elif event == "return" and held:
             lease = held.pop(data.draw(st.integers(0, len(held) - 1)))
-            stakes.returned(lease)
+            stakes.returned(lease, THERE)
         elif event == "report":
             view = report(4 - len(held), ours=(0, list(held)))
             stakes.reported(view, now=0.0)
-        assert cpus(stakes, view) == 4 - len(held)
+        views = {THERE: view}
+        stakes.correct(views, {})
+        assert views[THERE].available["CPU"] == 4 - len(held)
     stakes.reported(report(4 - len(held), ours=(0, list(held))), now=0.0)
-    assert set(stakes._stakes) == set(held), "nothing is kept for ever"
+    assert set(stakes._stakes.get(THERE, {})) == set(held), "nothing is kept for ever"

@@ -11,6 +11,8 @@ Knows not: messages, and time: `now` comes in.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from skate._core.placement import NodeView
@@ -21,7 +23,6 @@ REPORTED_WITHIN_S = 1.0
 
 
 class Stake(msgspec.Struct):
-    node: bytes
     needs: Amounts
     got_at: float
     #: We have given it back.
@@ -32,35 +33,50 @@ class Stakes:
     def __init__(self, number: int) -> None:
         #: Of this node, by which reports know it.
         self._number = number
-        self._stakes: dict[int, Stake] = {}
+        #: By node and lease.
+        self._stakes: dict[bytes, dict[int, Stake]] = {}
+        #: Nodes whose last report counts something as ours.
+        self._counting: set[bytes] = set()
 
     def granted(self, lease: int, node: bytes, needs: Amounts, now: float) -> None:
-        self._stakes[lease] = Stake(node, needs, now)
+        self._stakes.setdefault(node, {})[lease] = Stake(needs, now)
 
-    def returned(self, lease: int) -> None:
-        stake = self._stakes.get(lease)
+    def returned(self, lease: int, node: bytes) -> None:
+        stake = self._stakes.get(node, {}).get(lease)
         if stake is not None:
             stake.is_over = True
 
     def reported(self, view: NodeView, now: float) -> None:
         """A node has said how it is."""
+        if self._number in view.stakes:
+            self._counting.add(view.id)
+        else:
+            self._counting.discard(view.id)
+        ours = self._stakes.get(view.id)
+        if ours is None:
+            return
         _, counted = view.stakes.get(self._number, (0, ()))
-        for lease, stake in list(self._stakes.items()):
-            has_ended = stake.is_over or now - stake.got_at > REPORTED_WITHIN_S
-            if stake.node == view.id and lease not in counted and has_ended:
-                del self._stakes[lease]
+        for lease, stake in list(ours.items()):
+            if lease not in counted and (stake.is_over or now - stake.got_at > REPORTED_WITHIN_S):
+                del ours[lease]
+        if not ours:
+            del self._stakes[view.id]
 
     def node_died(self, node: bytes) -> None:
-        self._stakes = {lease: stake for lease, stake in self._stakes.items() if stake.node != node}
+        self._stakes.pop(node, None)
+        self._counting.discard(node)
 
-    def correct(self, view: NodeView, asked: int) -> NodeView:
-        """How the node is, by its report and by what we know; `asked`: how many leases we want of it."""
+    def correct(self, views: dict[bytes, NodeView], asked: Mapping[bytes, int]) -> None:
+        """Put in how nodes are, by their reports and by what we know; `asked`: how many leases we want of which."""
+        for node in {*self._stakes, *self._counting, *asked}:
+            view = views.get(node)
+            if view is not None:
+                views[node] = self._corrected(view, asked.get(node, 0))
+
+    def _corrected(self, view: NodeView, asked: int) -> NodeView:
         queued, counted = view.stakes.get(self._number, (0, ()))
-        ours = [(lease, stake) for lease, stake in self._stakes.items() if stake.node == view.id]
-        if not ours and asked == queued:
-            return view
         available = dict(view.available)
-        for lease, stake in ours:
+        for lease, stake in self._stakes.get(view.id, {}).items():
             is_counted = lease in counted
             sign = (is_counted and stake.is_over) - (not is_counted and not stake.is_over)
             for name, amount in stake.needs.items() if sign else ():

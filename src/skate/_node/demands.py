@@ -149,7 +149,8 @@ class Demands:
 
     def on_returned(self, lease: int) -> None:
         """A lease on another node, by a process of this one."""
-        self._stakes.returned(lease)
+        for node in self._ids([node_at(lease)]):
+            self._stakes.returned(lease, node)
 
     def on_report(self, view: NodeView) -> None:
         """Of another node."""
@@ -184,8 +185,10 @@ class Demands:
         if wanted is not None:
             here.queued = max(0, here.queued - wanted.asked.get(here.id, 0))
         others = self._daemon.neighbours.members.values() if self._daemon.neighbours is not None else ()
-        asked = self._dispersal.asked_by_others(cls)
-        return {here.id: here, **{it.view.id: self._stakes.correct(it.view, asked.get(it.view.id, 0)) for it in others}}
+        views = {member.view.id: member.view for member in others}
+        self._stakes.correct(views, self._dispersal.asked_by_others(cls))
+        views[here.id] = here
+        return views
 
     def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls

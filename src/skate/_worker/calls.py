@@ -25,7 +25,7 @@ class SchedulingClass:
 
     __slots__ = (
         "asked_at", "cap", "demand", "depth", "env", "idle", "inputs", "key", "leases", "push_at", "queue",
-        "resources", "retriable", "where",
+        "resources", "retriable", "spreads_until", "where",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,8 @@ class SchedulingClass:
         self.demand = 0
         #: When it last began to ask, for those that are to be spread.
         self.asked_at = 0.0
+        #: How long their tasks wait for further leases.
+        self.spreads_until = 0.0
         #: Nesting of the task that last asked.
         self.depth = 0
         #: Length of the queue at which the next push is tried.

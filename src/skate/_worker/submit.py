@@ -59,8 +59,10 @@ COLLECT_MAX = 256
 #: thinks; a task that is done with its children needs their workers no more, and others wait for them.
 IDLE_LEASE_S = 0.1
 IDLE_LEASE_OF_TASK_S = 0.002
-#: Tasks that are to be spread wait so long for leases of other nodes, each lease that is there having had its share.
+#: Tasks that are to be spread wait so long for the next lease of another node, each lease that is there having had its
+#: share; and so long in all. Hundreds of workers may have to start.
 SPREAD_WAIT_S = 0.3
+SPREAD_WAIT_S_MAX = 3.0
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
 ZERO_CPU_LEASES = 4
 
@@ -161,8 +163,14 @@ class Submitter:
     def _to_come(cls: SchedulingClass) -> int:
         """Leases on other nodes that tasks which are to be spread wait for, for a while."""
         assert cls.where is not None
-        is_early = time.monotonic() < cls.asked_at + SPREAD_WAIT_S
-        return cls.demand if cls.where.spread and is_early else 0
+        return cls.demand if cls.where.spread and time.monotonic() < cls.spreads_until else 0
+
+    def _wait_to_spread(self, cls: SchedulingClass) -> None:
+        """Until no further leases come."""
+        if time.monotonic() < cls.spreads_until and cls.demand:
+            self._runtime.loop.call_at(cls.spreads_until, lambda: self._wait_to_spread(cls))
+        else:
+            self.push(cls)
 
     def _send(self, lease: Lease, tasks: list[Task], added_s: float) -> None:
         peer = lease.peer
@@ -203,9 +211,10 @@ class Submitter:
         if want > cls.demand or (cls.demand and depth > cls.depth):
             if not cls.demand and cls.where is not None and cls.where.spread:
                 cls.asked_at = time.monotonic()
+                cls.spreads_until = cls.asked_at + SPREAD_WAIT_S
                 for lease in cls.leases:
                     lease.served = False
-                self._runtime.loop.call_at(cls.asked_at + SPREAD_WAIT_S, lambda: self.push(cls))
+                self._runtime.loop.call_at(cls.spreads_until, lambda: self._wait_to_spread(cls))
             cls.demand = want
             cls.depth = depth
             self._ask(cls, want, depth)
@@ -221,6 +230,8 @@ class Submitter:
     def on_granted(self, message: LeaseGranted, peer: Peer) -> None:
         cls = self._by_key[message.key]
         cls.demand = max(0, cls.demand - 1)
+        if cls.spreads_until:
+            cls.spreads_until = min(time.monotonic() + SPREAD_WAIT_S, cls.asked_at + SPREAD_WAIT_S_MAX)
         lease = Lease(message.lease, cls, peer)
         peer.lease = lease
         peer.pid = message.pid
@@ -272,6 +283,9 @@ class Submitter:
         now = time.monotonic()
         oldest = None
         for cls in self._classes.values():
+            if cls.idle and cls.where is not None and self._to_come(cls):  # they have had their share, and may get more
+                oldest = now
+                continue
             for lease in list(cls.idle):
                 if now - lease.idle_since >= self._idle_lease_s:
                     self._return(lease)
