@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import skate
@@ -115,6 +116,24 @@ def test_references_to_objects_elsewhere_travel(cluster: Cluster) -> None:
     refs = skate.get(make.remote())
     assert [value[:1] for value in skate.get(refs)] == [b"\0", b"\1", b"\2"]
     assert skate.get(read.remote(refs)) == [b"\0", b"\1", b"\2"]
+
+
+def test_tasks_go_to_their_data_also_right_after_a_burst_there(cluster: Cluster) -> None:
+    """The last report of that node counts what ran there for us; it is over, and we know."""
+    there = cluster.worker_nodes[0].node_id
+
+    @skate.remote(resources={"second": 1})
+    def make(number: int) -> np.ndarray:
+        return np.full(125_000, number)  # 1 MB: brought here sooner than a task there ends
+
+    @skate.remote
+    def read(array: np.ndarray) -> tuple[int, str]:
+        return int(array[0]), skate.get_runtime_context().get_node_id()
+
+    for _ in range(3):
+        refs = [make.remote(number) for number in range(8)]
+        skate.wait(refs, num_returns=8, fetch_local=False)
+        assert [skate.get(read.remote(ref)) for ref in refs] == [(number, there) for number in range(8)]
 
 
 def test_objects_are_freed_on_all_nodes(cluster: Cluster) -> None:

@@ -220,10 +220,20 @@ class Submitter:
             self._ask(cls, want, depth)
 
     def _ask(self, cls: SchedulingClass, want: int, depth: int) -> None:
+        if cls.inputs:
+            self._make_way(cls)
         task_s = self.estimates.seconds.get(cls.queue[0].fn, 0.0) if cls.queue else 0.0
         self._runtime.send(
             LeaseDemand(cls.key, cls.resources, cls.env, want, depth, cls.retriable, cls.where, cls.inputs, task_s)
         )
+
+    def _make_way(self, cls: SchedulingClass) -> None:
+        """Give idle leases of other classes back where the data is: from afar they look like work that goes on."""
+        at_data = {node for _, nodes in cls.inputs for node in nodes}
+        for other in self._classes.values():
+            if other is not cls:
+                for lease in [lease for lease in other.idle if node_of(lease.peer.process_id) in at_data]:
+                    self._return(lease)
 
     # -- leases -----------------------------------------------------------------------------------------------
 
