@@ -14,6 +14,14 @@ that has a namespace of its own:
 
 Only the network is apart: processes, files and shared memory are those of the machine.
 
+A cable is slowed down by the kernel (netem) where it can do that. Where it cannot, a program in the namespace of the
+switch (tests/slow_cable.py) carries the packets between two devices, near and far, and takes its time:
+
+    host0: eth0 10.77.5.1 ─── port0 ─ port0-slow ─ port0-near ··· the program ··· port0-far ─ br0
+
+port0-slow is a bridge with nothing else on it. The host's end stays as it is, so neither its address nor its routes nor
+any connection notices the change.
+
 Invariants, kept by tests/integration/test_netns_harness.py:
 
 - The machine's own network is not touched: no link is ever made in its namespace, and no host has a way out.
@@ -33,14 +41,17 @@ import itertools
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import slow_cable
 from waiting import wait_for
 
 #: Where `ip netns` keeps a file for each namespace that has a name.
@@ -60,6 +71,10 @@ PACKAGES = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux"}
 
 #: What `tc` says, today and in older versions, when the kernel was built without the scheduler that it was asked for.
 NO_SUCH_SCHEDULER = ("qdisc kind is unknown", "Specified qdisc not found", "No such file or directory")
+
+#: So many packets may wait for the program that is a slow cable: more than the windows of some busy connections, so
+#: that none is lost but those that a test wants to lose.
+SLOW_CABLE_QUEUE = 10_000
 
 _numbers = itertools.count()
 
@@ -119,9 +134,13 @@ class Host:
         #: The namespace that the other end of the cable is in, and the name of that end.
         self._switch = switch
         self._port = port
+        #: Whether the cable is out of the switch.
+        self._is_cut = False
         #: Whether a scheduler that delays was set, which has to go when the delay does.
-        self._delayed = False
-        #: Everything that `popen` started, for the network to end.
+        self._has_netem = False
+        #: The program that delays, where the kernel has no such scheduler.
+        self._slow_cable: _SlowCable | None = None
+        #: Everything that `popen` started, and that program, for the network to end.
         self._started: list[subprocess.Popen[Any]] = []
 
     def __repr__(self) -> str:
@@ -142,28 +161,44 @@ class Host:
 
     def cut(self) -> None:
         """Pull the cable out of the switch: packets vanish, and nobody is told. The host's own link stays up."""
-        _call("ip", "-n", self._switch, "link", "set", self._port, "nomaster")
+        _call("ip", "-n", self._switch, "link", "set", self._plug, "nomaster")
+        self._is_cut = True
 
     def restore(self) -> None:
         """Put the cable back; when this returns, packets pass."""
-        _call("ip", "-n", self._switch, "link", "set", self._port, "master", "br0")
+        _call("ip", "-n", self._switch, "link", "set", self._plug, "master", "br0")
+        self._is_cut = False
         self._wait_connected()
 
     def delay(self, ms: float, loss_percent: float = 0) -> None:
         """Hold up every packet for so long on the cable, in each direction, and lose some; with zeros, no longer.
 
-        A round trip takes twice the delay more. Raises `Unavailable` where the kernel or `tc` cannot do that.
+        A round trip takes twice the delay more. What is on its way when the delay ends may be lost, and a cable that is
+        cut stays so. Raises `Unavailable` where neither the kernel nor a program can do that.
         """
         if ms < 0 or not 0 <= loss_percent <= 100:
             raise ValueError(f"a delay is not negative and a loss is 0 to 100 percent; got {ms} ms, {loss_percent} %")
-        ends = ((self.namespace, "eth0"), (self._switch, self._port))
         if ms == 0 and loss_percent == 0:
-            if self._delayed:
-                for namespace, link in ends:
-                    _call("tc", "-n", namespace, "qdisc", "del", "dev", link, "root")
-            self._delayed = False
-            return
-        for namespace, link in ends:
+            self._remove_netem()
+            self._remove_slow_cable()
+        elif self._slow_cable is not None:
+            self._slow_cable.slow_down(ms, loss_percent)
+        else:
+            try:
+                self._set_netem(ms, loss_percent)
+            except Unavailable as without_netem:
+                try:
+                    self._lay_slow_cable(ms, loss_percent)
+                except Unavailable as without_program:
+                    raise Unavailable(f"{without_netem}; and {without_program}") from without_netem
+
+    @property
+    def _plug(self) -> str:
+        """The end of the cable that is in the switch, unless it is cut."""
+        return self._port if self._slow_cable is None else self._slow_cable.far
+
+    def _set_netem(self, ms: float, loss_percent: float) -> None:
+        for namespace, link in self._ends():
             change = ("qdisc", "replace", "dev", link, "root", "netem", "delay", f"{ms}ms", "loss", f"{loss_percent}%")
             try:
                 _call("tc", "-n", namespace, *change)
@@ -174,23 +209,111 @@ class Host:
                         + failed.stderr.strip()
                     ) from failed
                 raise
-        self._delayed = True
+        self._has_netem = True
+
+    def _remove_netem(self) -> None:
+        if self._has_netem:
+            for namespace, link in self._ends():
+                _call("tc", "-n", namespace, "qdisc", "del", "dev", link, "root")
+        self._has_netem = False
+
+    def _ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """The ends of the cable: the namespace and the name of each."""
+        return (self.namespace, "eth0"), (self._switch, self._port)
+
+    def _lay_slow_cable(self, ms: float, loss_percent: float) -> None:
+        cable = _SlowCable(self._switch, self._port, self._started)
+        cable.slow_down(ms, loss_percent)
+        # At no time do two ways lead from the host to the switch: packets would go round and round.
+        _batch(
+            self._switch,
+            [
+                f"link add {cable.bridge} type bridge",
+                f"link set {cable.bridge} up",
+                f"link set {cable.far} txqueuelen {SLOW_CABLE_QUEUE} up",
+                f"link set {cable.near} txqueuelen {SLOW_CABLE_QUEUE} master {cable.bridge} up",
+                f"link set {self._port} master {cable.bridge}",
+                *([] if self._is_cut else [f"link set {cable.far} master br0"]),
+            ],
+        )
+        self._slow_cable = cable
+        self._wait_connected()
+
+    def _remove_slow_cable(self) -> None:
+        if self._slow_cable is None:
+            return
+        bridge = self._slow_cable.bridge
+        self._slow_cable.end()
+        self._slow_cable = None
+        plug = "nomaster" if self._is_cut else "master br0"
+        _batch(self._switch, [f"link set {self._port} {plug}", f"link delete {bridge}"])
+        self._wait_connected()
 
     def _inside(self, command: Sequence[str], options: dict[str, Any]) -> list[str]:
         if refused := options.keys() & {"shell", "executable"}:
             raise TypeError(f"{refused.pop()}= would replace the program that enters the namespace")
-        # It enters and becomes the command, so the pid stays. `ip netns exec` would do so too, but also mount another
-        # /sys, without the control groups that Skate reads its limits from.
-        return [_tool("nsenter"), f"--net={NAMESPACES / self.namespace}", "--", *command]
+        return _entering(self.namespace, command)
 
     def _wait_connected(self) -> None:
+        """Wait until every link between the host and the switch forwards; or up to the cut, if there is one."""
+        links = [] if self._is_cut else [self._plug]
+        if self._slow_cable is not None:
+            links += [self._port, self._slow_cable.near]
+        for link in links:
+            self._wait_forwarding(link)
+
+    def _wait_forwarding(self, name: str) -> None:
         # A packet that comes before its port forwards is lost, and the next try of ARP is a second away.
         def forwards() -> bool:
-            link = json.loads(_call("ip", "-n", self._switch, "-details", "-json", "link", "show", self._port))[0]
-            state = link["linkinfo"].get("info_slave_data", {}).get("state")
-            return bool(state == "forwarding" and link["operstate"] == "UP")
+            link = json.loads(_call("ip", "-n", self._switch, "-details", "-json", "link", "show", name))[0]
+            info = link["linkinfo"]
+            # A TAP device works from the start and never says so.
+            works = info["info_kind"] == "tun" or link["operstate"] == "UP"
+            return bool(works and info.get("info_slave_data", {}).get("state") == "forwarding")
 
         wait_for(forwards, WITHIN_S, f"the switch to forward what {self} sends")
+
+
+class _SlowCable:
+    """The program that is a slow cable, as long as it runs; its devices are there then, and lead nowhere at first."""
+
+    def __init__(self, switch: str, port: str, started: list[subprocess.Popen[Any]]) -> None:
+        #: The bridge that joins the host's own cable to this one, and the two ends of this one.
+        self.bridge, self.near, self.far = f"{port}-slow", f"{port}-near", f"{port}-far"
+        try:
+            os.close(os.open(slow_cable.TUN, os.O_RDWR))
+        except OSError as error:
+            raise Unavailable(f"no program can do it either, which takes TAP devices: {error}") from error
+        self._command = _entering(switch, [sys.executable, slow_cable.__file__, self.near, self.far])
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            self._command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C is for the test.
+            start_new_session=True,
+        )
+        #: What the network has to end: this process as well, unless it ends before.
+        self._started = started
+        self._started.append(self._process)
+
+    def slow_down(self, ms: float, loss_percent: float) -> None:
+        """When this returns, that is what happens to the packets."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # It has ended, and so has its output.
+            process.stdin.write(f"{ms} {loss_percent}\n".encode())
+        if not select.select([process.stdout], [], [], WITHIN_S)[0]:
+            raise subprocess.TimeoutExpired(self._command, WITHIN_S)
+        if not process.stdout.readline():
+            raise CommandFailed(self._command, process.wait(WITHIN_S), "it wrote why to the stderr of the test")
+
+    def end(self) -> None:
+        """The devices are gone when this returns."""
+        self._process.kill()
+        _bury(self._process)
+        self._started.remove(self._process)
 
 
 class Network:
@@ -273,6 +396,13 @@ def _bury(process: subprocess.Popen[Any]) -> None:
 
 
 # --- Namespaces and the processes in them -----------------------------------------------------------------------------
+
+
+def _entering(namespace: str, command: Sequence[str]) -> list[str]:
+    """A command that runs another one in a namespace."""
+    # It enters and becomes the command, so the pid stays. `ip netns exec` would do so too, but also mount another /sys,
+    # without the control groups that Skate reads its limits from.
+    return [_tool("nsenter"), f"--net={NAMESPACES / namespace}", "--", *command]
 
 
 def _namespace_files() -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 import netns
+import slow_cable
 from netns import CommandFailed, Host, Network, Unavailable
 from waiting import WITHIN_S, wait_for
 
@@ -55,6 +57,35 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection, co
             print(repr(error), flush=True)
 """
 
+#: For each line of its input, sends that many numbered datagrams, and says when it has.
+COUNTER = """
+import socket, sys
+
+target = socket.socket(type=socket.SOCK_DGRAM)
+for line in sys.stdin:
+    for number in range(int(line)):
+        target.sendto(b"%d" % number, (sys.argv[1], int(sys.argv[2])))
+    print("sent", flush=True)
+"""
+
+#: Prints the port that it receives datagrams at, and for each line of its input, those that have come by then.
+RECEIVER = """
+import socket, sys
+
+source = socket.socket(type=socket.SOCK_DGRAM)
+source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+source.bind((sys.argv[1], 0))
+source.setblocking(False)
+print(source.getsockname()[1], flush=True)
+for line in sys.stdin:
+    came = []
+    try:
+        while True:
+            came.append(source.recv(100).decode())
+    except BlockingIOError:
+        print(*came, flush=True)
+"""
+
 #: Starts a process in a session of its own, deaf to everything that can be ignored, prints both pids, and waits.
 WITH_DAEMON = """
 import os, signal, subprocess, sys
@@ -74,6 +105,22 @@ network = Network(hosts=2).__enter__()
 sleeper = network.hosts[0].popen(["sh", "-c", "echo up; exec sleep 600"], stdout=subprocess.PIPE)
 sleeper.stdout.readline()
 print(sleeper.pid, *network.leftovers(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+#: A test process that slows down a cable by a program, and is killed.
+CRASHING_SLOW_TEST = """
+import os, signal
+import netns
+
+def no_netem(*_):
+    raise netns.Unavailable("no netem")
+
+netns.Host._set_netem = no_netem
+network = netns.Network(hosts=1).__enter__()
+host, = network.hosts
+host.delay(1)
+print(*[process.pid for process in host._started], *network.leftovers(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -131,6 +178,11 @@ def round_trip_s(client: Program) -> float:
     return min(once() for _ in range(5))
 
 
+def links_of_the_switch(network: Network) -> set[str]:
+    links = netns._call("ip", "-n", network._switch, "-json", "link", "show")
+    return {link["ifname"] for link in json.loads(links)}
+
+
 def is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -148,6 +200,20 @@ def possible_here() -> None:
 def network() -> Iterator[Network]:
     with Network(hosts=3) as made:
         yield made
+
+
+@pytest.fixture
+def without_netem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cables are slowed down by a program, on every machine that has TAP devices."""
+
+    def no_netem(*_: Any) -> None:
+        raise Unavailable("netem is not to be used")
+
+    monkeypatch.setattr(Host, "_set_netem", no_netem)
+    try:
+        os.close(os.open(slow_cable.TUN, os.O_RDWR))
+    except OSError as error:
+        pytest.skip(f"there are no TAP devices here: {error}")
 
 
 # --- The network ------------------------------------------------------------------------------------------------------
@@ -306,17 +372,86 @@ def test_loss_is_made_up_for_by_tcp_and_total_loss_is_like_a_cut(network: Networ
     assert connection.hear() == "none"
 
 
-def test_where_links_cannot_be_slowed_down_nothing_changes_and_it_says_why(network: Network) -> None:
+def test_a_slow_cable_can_be_cut_and_a_cut_cable_slowed_down(network: Network) -> None:
     server, client = network.hosts[:2]
     connection = connected(client, echo_server(server))
-    client.delay(0)  # There is none to remove.
+
+    def assert_stalls_until_restored(text: str) -> None:
+        connection.say(text)
+        assert connection.hear(STALL_S) is None
+        client.restore()
+        assert connection.hear() == text
+
     try:
         client.delay(1)
-        pytest.skip("they can be slowed down here")
     except Unavailable as missing:
-        reason = str(missing)
-    assert "netem" in reason or "apt-get install" in reason
+        pytest.skip(str(missing))
+    client.cut()
+    assert_stalls_until_restored("cut while slow")
+    client.cut()
     client.delay(0)
+    assert_stalls_until_restored("no longer slow, but cut still")
+    client.cut()
+    client.delay(1)
+    assert_stalls_until_restored("slow since it was cut")
+    client.delay(0)
+    assert connection.ask("as at first") == "as at first"
+
+
+@pytest.mark.usefixtures("without_netem")
+def test_a_program_slows_a_cable_down_and_takes_nothing_but_time(network: Network) -> None:
+    server, client = network.hosts[:2]
+    connection = connected(client, echo_server(server))
+    links = links_of_the_switch(network)
+    without_s = round_trip_s(connection)
+    delay_s = 0.1 + 2 * without_s
+    client.delay(delay_s * 1000)
+    assert round_trip_s(connection) > 2 * delay_s
+    client.delay(1)  # By the same program.
+    assert round_trip_s(connection) < 2 * delay_s
+    # The host's link lets the kernel send more at once than a frame holds, and leave out the checksums.
+    assert connection.ask("large " * 50_000) == ("large " * 50_000).strip()
+    assert links_of_the_switch(network) > links
+    client.delay(0)
+    assert links_of_the_switch(network) == links
+    assert connection.ask("as before") == "as before"
+
+
+@pytest.mark.usefixtures("without_netem")
+@pytest.mark.parametrize("loss_percent", [0, 10])
+def test_a_program_that_slows_a_cable_down_keeps_the_order(network: Network, loss_percent: float) -> None:
+    server, client = network.hosts[:2]
+    connection = connected(client, echo_server(server))
+    receiver = Program(server, RECEIVER, server.address)
+    sender = Program(client, COUNTER, server.address, receiver.hear())
+    client.delay(50, loss_percent)
+    count = 200
+    assert sender.ask(str(count)) == "sent"
+    client.delay(1, loss_percent)  # Those that were sent before still come first.
+    assert connection.ask("after them") == "after them"
+    came = [int(number) for number in (receiver.ask("which?") or "").split()]
+    if loss_percent == 0:
+        assert came == list(range(count))
+    else:
+        assert came == sorted(came)
+        assert 0 < len(came) < count
+
+
+def test_where_links_cannot_be_slowed_down_nothing_changes_and_it_says_why(
+    network: Network, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server, client = network.hosts[:2]
+    connection = connected(client, echo_server(server))
+    links = links_of_the_switch(network)
+    client.delay(0)  # There is none to remove.
+    tool = netns._tool
+    monkeypatch.setattr(netns, "_tool", lambda name: tool("no-such-tool" if name == "tc" else name))
+    monkeypatch.setitem(netns.PACKAGES, "no-such-tool", "some-package")
+    monkeypatch.setattr(slow_cable, "TUN", str(tmp_path / "no-such-device"))
+    with pytest.raises(Unavailable, match=r"apt-get install some-package.*; and .*TAP devices.*no-such-device"):
+        client.delay(1)
+    client.delay(0)
+    assert links_of_the_switch(network) == links
     assert connection.ask("as before") == "as before"
 
 
@@ -364,15 +499,30 @@ def test_processes_are_killed_with_their_daemons() -> None:
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.usefixtures("without_netem")
+def test_the_program_of_a_slow_cable_is_killed() -> None:
+    with Network(hosts=2) as network:
+        for host in network.hosts:
+            host.delay(1)
+        programs = [process for host in network.hosts for process in host._started]
+        assert len(programs) == 2
+        network.hosts[0].delay(0)
+        assert programs[0].returncode == -signal.SIGKILL
+        assert programs[1].poll() is None
+    assert programs[1].returncode == -signal.SIGKILL
+    assert network.leftovers() == []
+
+
 def test_a_process_that_has_only_just_started_is_killed_too() -> None:
     with Network(hosts=1) as network:
         process = network.hosts[0].popen(["sleep", "600"])
     assert process.returncode == -signal.SIGKILL
 
 
-def test_what_a_killed_test_process_left_is_removed_by_the_next_network() -> None:
+def assert_next_network_removes_what_is_left_of(program: str, namespaces: int) -> None:
+    """The program is a test process that prints a pid and the names of its namespaces, and is killed."""
     crashed = subprocess.run(
-        [sys.executable, "-c", CRASHING_TEST],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(Path(netns.__file__).parent)},
         stdout=subprocess.PIPE,
         text=True,
@@ -381,7 +531,7 @@ def test_what_a_killed_test_process_left_is_removed_by_the_next_network() -> Non
     )
     assert crashed.returncode == -signal.SIGKILL
     pid, *names = crashed.stdout.split()
-    assert len(names) == 3
+    assert len(names) == namespaces
     Network(hosts=1)
     # A network of another test process may have been the next, and be at it still.
     wait_for(
@@ -389,6 +539,15 @@ def test_what_a_killed_test_process_left_is_removed_by_the_next_network() -> Non
         WITHIN_S,
         "everything of the killed test process to be gone",
     )
+
+
+def test_what_a_killed_test_process_left_is_removed_by_the_next_network() -> None:
+    assert_next_network_removes_what_is_left_of(CRASHING_TEST, namespaces=3)
+
+
+@pytest.mark.usefixtures("without_netem")
+def test_the_slow_cable_of_a_killed_test_process_is_removed_too() -> None:
+    assert_next_network_removes_what_is_left_of(CRASHING_SLOW_TEST, namespaces=2)
 
 
 def test_what_a_living_test_process_has_is_kept(network: Network) -> None:
