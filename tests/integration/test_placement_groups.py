@@ -148,6 +148,19 @@ def test_gpus_of_a_bundle_are_its_own(alone: None) -> None:
     assert all(variable == str(ids[0]) for ids, variable in seen)
 
 
+@pytest.mark.parametrize("where", ["alone", "cluster"])
+def test_an_actor_whose_group_was_removed_is_refused(where: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(where)
+    group = placement_group([{"CPU": 1}])
+    again = Resident.options(max_restarts=-1, max_task_retries=-1, scheduling_strategy=in_group(group)).remote()
+    skate.get(again.node_id.remote())
+    waiting = Resident.options(scheduling_strategy=in_group(group)).remote()
+    remove_placement_group(group)
+    for actor in (again, waiting, Resident.options(scheduling_strategy=in_group(group)).remote()):
+        with pytest.raises(skate.exceptions.ActorPlacementGroupRemoved, match="of the actor Resident was removed"):
+            skate.get(actor.node_id.remote())
+
+
 def test_removing_a_group_ends_what_is_in_it(alone: None, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 

@@ -11,7 +11,11 @@ from typing import Any, Protocol
 from skate._core import groups as core
 from skate._core.placement import NodeView
 from skate._core.resources import Amounts, to_floats, to_units
+from skate._core.task import Death
 from skate._wire import messages as wire
+
+#: Of an actor that cannot be placed.
+GROUP_REMOVED = Death("group", "its placement group was removed.")
 
 
 class Outside(Protocol):

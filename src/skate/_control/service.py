@@ -20,8 +20,8 @@ from typing import Any
 from skate._control.actors import ActorService
 from skate._control.backend import Backend, Memory
 from skate._control.events import EventLog
+from skate._control.groups import GROUP_REMOVED, GroupService
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
-from skate._control.groups import GroupService
 from skate._control.kv import KeyValues
 from skate._control.placing import Placing
 from skate._core import membership as core
@@ -29,7 +29,7 @@ from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
 from skate._core.locations import Locations
 from skate._core.placement import NodeView
 from skate._core.resources import Amounts, group_of
-from skate._core.task import ActorInfo, Death, Job
+from skate._core.task import ActorInfo, Job
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.link import Link
@@ -303,6 +303,10 @@ class Control:
             link.send(message)
 
     def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+        group = group_of(info.to_place or info.resources)
+        if group and group not in self.groups.table.groups:
+            self.call_later(0.0, lambda: self.actors.infeasible(actor, GROUP_REMOVED))
+            return
         self._placing.place(actor, owner, info, self.views, time.monotonic())
 
     def unplace(self, actor: bytes) -> None:
@@ -360,7 +364,7 @@ class Control:
         for actor, waiting in list(self._placing.waiting.items()):
             if group_of(waiting.info.to_place) == group:
                 self._placing.unplace(actor)
-                self.actors.infeasible(actor, Death("nowhere", "its placement group was removed."))
+                self.actors.infeasible(actor, GROUP_REMOVED)
 
     def _on_bundle_prepared(self, link: Link, message: cluster.BundlePrepared) -> None:
         self.groups.prepared(link.node_id, message.group, message.index, message.attempt, ok=message.ok)

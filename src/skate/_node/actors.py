@@ -13,10 +13,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from skate._control.actors import ActorService
+from skate._control.groups import GROUP_REMOVED
 from skate._core import lease_events as leases
 from skate._core.ids import node_of
 from skate._core.placement import Nowhere, Request, choose
-from skate._core.resources import to_floats, to_units
+from skate._core.resources import group_of, to_floats, to_units
 from skate._core.task import ActorInfo, Death, Job
 from skate._wire import messages as wire
 
@@ -136,6 +137,11 @@ class Actors:
         self._daemon.send(process_id, message)
 
     def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+        group = group_of(info.to_place or info.resources)
+        if group and self._daemon.groups.is_removed(group):
+            assert self.service is not None
+            self.call_later(0.0, functools.partial(self.service.infeasible, actor, GROUP_REMOVED))
+            return
         if info.where is not None:
             needs = to_units(info.to_place or info.resources)
             chosen = choose(Request.of(needs, info.where), [self._daemon.view()])

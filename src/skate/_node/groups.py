@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skate._control.groups import GroupService
+from skate._control.groups import GROUP_REMOVED, GroupService
 from skate._core import lease_events as leases
 from skate._core.resources import Amounts, group_of
-from skate._core.task import Death
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 #: Groups that were removed lately: who asks for a place in one is refused at once.
 REMOVED_MAX = 10_000
-REMOVED = "its placement group was removed."
 
 
 class Groups:
@@ -79,7 +77,7 @@ class Groups:
         if self._daemon.actors.service is not None:
             for demand in list(self._daemon.scheduler.demands.values()):
                 if demand.dedicated and group_of(demand.needs) == group:
-                    self._daemon.actors.service.infeasible(demand.process, Death("nowhere", REMOVED))
+                    self._daemon.actors.service.infeasible(demand.process, GROUP_REMOVED)
 
     # -- the outside of a service that is here ------------------------------------------------------------------------
 

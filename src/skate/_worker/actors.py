@@ -35,6 +35,7 @@ from skate._worker.submit import COLLECT_MAX
 from skate.exceptions import (
     ActorDiedError,
     ActorError,
+    ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
     PendingCallsLimitExceeded,
@@ -423,9 +424,11 @@ class Actors:
             task.extra.skip = entry.pending.stream.received
         return True
 
-    def _error(self, link: Link) -> ActorError | ActorUnschedulableError:
+    def _error(self, link: Link) -> ActorError | ActorUnschedulableError | ActorPlacementGroupRemoved:
         """Why a call to it fails now."""
         death = link.death or Death("crash", "it is not known why.")
+        if death.kind == "group":
+            return ActorPlacementGroupRemoved(f"the placement group of the actor {link.name} was removed.")
         if death.kind == "nowhere" or (death.kind == "infeasible" and death.asked):
             reason = death.reason if death.kind == "nowhere" else ""
             return ActorUnschedulableError(name=link.name, asked=death.asked, available=death.total, reason=reason)
