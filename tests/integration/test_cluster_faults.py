@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import skate
+from skate.cli.asking import Asking
 from skate.cluster_utils import Cluster, ClusterNode
 from waiting import wait_for
 
@@ -120,6 +122,17 @@ def test_a_driver_on_a_machine_that_is_no_node(cluster: Cluster, monkeypatch: py
         return bytes(3_000_000)
 
     assert len(skate.get(make.remote())) == 3_000_000
+    skate.shutdown()
+    cluster.connect()
+    wait_for(lambda: {job["state"] for job in jobs(cluster)[:-1]} == {"ended"}, 10, "the end of the job to be known")
+
+
+def jobs(cluster: Cluster) -> list[dict[str, Any]]:
+    """As the command line has them, in the order in which they began."""
+    with Asking(cluster._control_address, cluster._token.encode()) as asking:
+        for _ in range(200):  # more often than it takes to be told that questions have come
+            found: list[dict[str, Any]] = asking.ask("jobs")
+    return found
 
 
 @pytest.mark.parametrize(("address", "why"), [("skate://127.0.0.1:1", "refused"), ("skate://{}", "token")])

@@ -563,6 +563,8 @@ class Daemon:
         if process.id not in self.processes:
             return
         self.loop.unwatch(process.pidfd)
+        if self.neighbours is not None:
+            self.neighbours.job_ended(process.job)
         if not self._is_needed(without=process):
             self._ended = True
             return
@@ -575,8 +577,6 @@ class Daemon:
         os.close(process.pidfd)
         self._remove(process)
         self._tell_of_death(process, gone)
-        if self.neighbours is not None:
-            self.neighbours.job_ended(process.job)
         self.post(leases.ProcessDied(process.id))
 
     def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:

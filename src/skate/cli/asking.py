@@ -109,7 +109,8 @@ class Asking:
             poll.poll(wait_s * 1000)
             try:
                 for message in self._channel.receive(buffer):
-                    return message.body
+                    if isinstance(message, cluster.Reply):  # and not a confirmation of what was asked before
+                        return message.body
             except ChannelClosed:
                 raise Trouble(
                     f"{self._where} ended the conversation when it was asked for {what}.",
