@@ -103,8 +103,8 @@ def init(
                 "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
                 "the runtime that is there."
             )
-        if address is None:
-            address = os.environ.get("SKATE_ADDRESS") or None
+        if address in (None, "auto"):
+            address = os.environ.get("SKATE_ADDRESS") or address
         _check_init(
             address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, logging_level, ignored
         )

@@ -510,6 +510,8 @@ class _Captured:
 
     def __init__(self, id: bytes) -> None:
         self.id = id
+        #: Not known here.
+        self.bundle_specs: list[dict[str, float]] = []
 
 
 def captured(options: Options, group: bytes) -> Options:

@@ -467,7 +467,7 @@ class NodeDiedError(SkateError):
 class ObjectLostError(SkateError):
     """The value behind a reference is gone: every copy was lost, and it was not, or could not be, computed again."""
 
-    _reason = "every copy of it was lost, and a value from put() cannot be computed again."
+    _reason = "every copy of it was lost, and it was not computed again."
     _next = "keep what is needed to make the value again, and submit its task again or put it again."
 
     def __init__(self, message: str = "", *, object_id: str = "", task_name: str = "", reason: str = "") -> None:

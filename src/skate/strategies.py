@@ -99,8 +99,21 @@ class PlacementGroupSchedulingStrategy(Strategy):
         return Where(captures=self.placement_group.id) if self.placement_group_capture_child_tasks else ANYWHERE
 
     def named(self, resources: dict[str, float]) -> dict[str, float]:
-        """The resources by the names that they have in the group."""
+        """The resources by the names that they have in the group. Raises ValueError if none of its bundles has them."""
+        specs = self.placement_group.bundle_specs
+        index = self.placement_group_bundle_index
+        usable = specs if index < 0 else specs[index : index + 1]
+        if usable and not any(all(spec.get(name, 0) >= it for name, it in resources.items()) for spec in usable):
+            which = "no bundle" if index < 0 else f"not bundle {index}"
+            raise ValueError(
+                f"it asks for {_amounts(resources)}, and {which} of the placement group has that: "
+                f"{', '.join(_amounts(spec) for spec in usable)}. Ask for less, or make a group with larger bundles."
+            )
         return in_bundle(resources, self.placement_group.id, self.placement_group_bundle_index)
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{name!r}: {amount:g}" for name, amount in resources.items()) + "}"
 
 
 class _Test:

@@ -148,6 +148,16 @@ def test_gpus_of_a_bundle_are_its_own(alone: None) -> None:
     assert all(variable == str(ids[0]) for ids, variable in seen)
 
 
+@pytest.mark.parametrize(("needs", "index"), [({"num_cpus": 2}, -1), ({"num_gpus": 1}, -1), ({"num_cpus": 1}, 1)])
+def test_what_no_bundle_can_hold_is_an_error_at_once(alone: None, needs: dict[str, float], index: int) -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 0.5}])
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    with pytest.raises(ValueError, match=r"bundle.* of the placement group has that"):
+        node_id.options(scheduling_strategy=strategy, **needs).remote()
+    with pytest.raises(ValueError, match=r"bundle.* of the placement group has that"):
+        Resident.options(scheduling_strategy=strategy, **needs).remote()
+
+
 @pytest.mark.parametrize("where", ["alone", "cluster"])
 def test_an_actor_whose_group_was_removed_is_refused(where: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(where)
@@ -156,9 +166,17 @@ def test_an_actor_whose_group_was_removed_is_refused(where: str, request: pytest
     skate.get(again.node_id.remote())
     waiting = Resident.options(scheduling_strategy=in_group(group)).remote()
     remove_placement_group(group)
-    for actor in (again, waiting, Resident.options(scheduling_strategy=in_group(group)).remote()):
-        with pytest.raises(skate.exceptions.ActorPlacementGroupRemoved, match="of the actor Resident was removed"):
+
+    def is_refused(actor: Any) -> bool:
+        """A call may still be answered before the bundle is given back."""
+        try:
             skate.get(actor.node_id.remote())
+        except skate.exceptions.ActorPlacementGroupRemoved as error:
+            return "of the actor Resident was removed" in str(error)
+        return False
+
+    for actor in (again, waiting, Resident.options(scheduling_strategy=in_group(group)).remote()):
+        wait_for(lambda actor=actor: is_refused(actor), 10, "the actor to be refused")
 
 
 def test_removing_a_group_ends_what_is_in_it(alone: None, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import msgspec
 
@@ -19,6 +20,9 @@ from skate._wire.entrance import Tls
 from skate._wire.gate import Gate
 from skate._wire.handshake import Versions
 from skate._wire.loop import EventLoop
+
+#: How long nodes have to hear that the cluster ends.
+LAST_WORDS_S = 1.0
 
 
 class ControlConfig(msgspec.Struct, kw_only=True):
@@ -65,6 +69,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: loop.call_at(0.0, lambda: control.end("it was told to (SIGTERM)")))
     while not ended:
         loop.run_once(None)
+    # With TLS another thread has our last words, and it ends with us: nodes that have heard them go.
+    give_up_at = time.monotonic() + LAST_WORDS_S
+    while control.is_listened_to and time.monotonic() < give_up_at:
+        loop.run_once(give_up_at)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ class Control:
         self._processes: dict[bytes, Job] = {}
         #: Jobs, those of the past included, as far as they are remembered.
         self._jobs: dict[bytes, dict[str, Any]] = {}
+        #: Drivers of those that run.
+        self._drivers: dict[bytes, bytes] = {}
         self.actors = ActorService(self)
         self.groups = GroupService(self)
         self._placing = Placing(self._ask_for_worker, self._withdraw_actor, self.actors.infeasible)
@@ -137,6 +139,7 @@ class Control:
         if self.membership.members[link.node_id].view != message.view:
             self._changed.add(link.node_id)
         self._do(self.membership.heard(link.node_id, time.monotonic(), message.view), link)
+        link.send(cluster.Heard())
         self.groups.place(self.views)
         if message.urgent:
             self._pass_on_now()
@@ -176,9 +179,8 @@ class Control:
                     self._names.pop(node, None)
                     self._by_number.pop(node_of(node), None)
                     self._locations.node_died(node)
-                    for id, known in self._jobs.items():
-                        if known["node_id"] == node.hex() and known["state"] == "running":
-                            self._end_job(id, "lost")
+                    for id in [id for id, driver in self._drivers.items() if node_of(driver) == node_of(node)]:
+                        self._end_job(id, "lost")
                     self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
                     self._placing.node_died(node, self.views)
                     self.groups.node_died(node, self.views)
@@ -219,6 +221,7 @@ class Control:
 
     def _on_job_started(self, link: Link, message: cluster.JobStarted) -> None:
         job = message.job
+        self._drivers[job.id] = job.driver
         self._jobs[job.id] = {
             "job_id": job.id.hex(),
             "driver_pid": message.pid,
@@ -235,9 +238,10 @@ class Control:
 
     def _on_job_ended(self, link: Link, message: cluster.JobEnded) -> None:
         self._end_job(message.job.id, "ended")
-        self.groups.job_ended(message.job.driver)
 
     def _end_job(self, job: bytes, state: str) -> None:
+        if driver := self._drivers.pop(job, b""):
+            self.groups.job_ended(driver)
         if job in self._jobs:
             self._jobs[job].update(state=state, ended_at=time.time())
             self._events.add("job", f"job {job.hex()} is over: {state}", job_id=job.hex())
@@ -414,6 +418,11 @@ class Control:
 
     def _on_end(self, link: Link, message: cluster.End) -> None:
         self.end(message.reason)
+
+    @property
+    def is_listened_to(self) -> bool:
+        """Whether a node has not gone yet."""
+        return any(link.is_connected for link in self._links.values())
 
     def end(self, reason: str) -> None:
         """The cluster ends: all nodes do."""

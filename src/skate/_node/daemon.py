@@ -156,7 +156,7 @@ class Daemon:
         self.pool.adopt_zygote(zygote_pid, zygote_sock)
         self._memory = MemoryWatch(self)
         cluster = "{}:{}".format(*config.cluster.control) if config.cluster is not None else ""
-        self.address = lobby_name(self.node_id, cluster)
+        self.address = lobby_name(self.node_id, cluster, private=bool(config.parent))
         self._lobby: Lobby | None = None
         self._ended = False
         #: It was taken for dead by its cluster: all that it ran is over, and it begins again as another node.

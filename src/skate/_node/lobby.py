@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 _LISTENING = "00010000"
+PRIVATE = "-private"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -21,9 +22,18 @@ def _prefix(uid: int) -> str:
     return f"skate-{uid}-"
 
 
-def lobby_name(node_id: bytes, cluster: str = "") -> str:
-    """The address of a node, whether it can be joined or not. Names sort by age, and tell the cluster's address."""
-    return f"{_prefix(os.getuid())}{time.time_ns():020}-{node_id.hex()}{'@' if cluster else ''}{cluster}"
+def lobby_name(node_id: bytes, cluster: str = "", *, private: bool = False) -> str:
+    """The address of a node, whether it can be joined or not. Names sort by age, and tell the cluster's address.
+
+    private: it belongs to a program, and is joined by those only who know the cluster's address.
+    """
+    mark = f"{PRIVATE if private else ''}@" if cluster else ""
+    return f"{_prefix(os.getuid())}{time.time_ns():020}-{node_id.hex()}{mark}{cluster}"
+
+
+def public_nodes() -> list[str]:
+    """Names of the nodes that a driver which does not say which one may join, newest first."""
+    return [name for name in open_nodes() if not name.partition("@")[0].endswith(PRIVATE)]
 
 
 def nodes_of(cluster: str) -> list[str]:

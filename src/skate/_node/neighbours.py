@@ -48,6 +48,8 @@ CONTROL = 0
 #: How often it is looked whether the others should know of something.
 LOOK_S = 0.1
 JOIN_S = 10.0
+#: After this time without a word from the control service, drivers are told.
+SILENT_S = 3.0
 #: So much of a command line is told, in characters.
 COMMAND_LINE_MAX = 2000
 
@@ -102,6 +104,9 @@ class Neighbours:
         self.bridges = Bridges(daemon, self)
         self._begun = False
         self._report_at = 0.0
+        #: When the control service was heard of, when that was last looked at, and whether drivers know it is silent.
+        self._heard_at = self._looked_at = time.monotonic()
+        self._is_silent = False
         #: What came before the daemon was built.
         self._early: list[Callable[[], None]] = []
         self.node_id = b""
@@ -169,7 +174,10 @@ class Neighbours:
         if not self._begun and not isinstance(message, cluster.Joined):
             self._early.append(lambda: self._on_control(link, message))
             return
+        self._heard_at = time.monotonic()
         match message:
+            case cluster.Heard():
+                pass
             case cluster.News():
                 self._learn(message.members)
                 for node, reason in message.gone:
@@ -249,12 +257,29 @@ class Neighbours:
     def _report(self) -> None:
         """Regularly, as a sign of life; and sooner if something was taken or given back."""
         now = time.monotonic()
+        self._look_at_control(now)
         view = self._daemon.view()
         if now >= self._report_at or view.available != self.member.view.available:
             self._report_at = now + REPORT_PERIOD_S
             self.member.view = view
             self._control.send(cluster.Report(view))
         self._loop.call_at(now + LOOK_S, self._report)
+
+    def _look_at_control(self, now: float) -> None:
+        """Drivers whose calls wait for the control service are told why."""
+        if now - self._looked_at > 1.0:  # it was us who stood still
+            self._heard_at = now
+        self._looked_at = now
+        is_silent = now - self._heard_at > SILENT_S
+        if is_silent != self._is_silent:
+            self._is_silent = is_silent
+            host, port = self._config.control
+            self._daemon.output.tell_drivers(
+                f"the control service of the cluster, at {host}:{port}, does not answer. Tasks and calls go on; what "
+                "needs it (new actors and placement groups, names, skate.kv) waits."
+                if is_silent
+                else f"the control service of the cluster, at {host}:{port}, answers again."
+            )
 
     def tell_control(self, message: wire.Message) -> None:
         self._control.send(message)

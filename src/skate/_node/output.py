@@ -109,6 +109,12 @@ class Output:
                 self._send_all_of(driver, queue)
         self._listeners = [(driver, queue) for driver, queue in self._listeners if driver is not process]
 
+    def tell_drivers(self, text: str) -> None:
+        """Something that all drivers of this node should know."""
+        for _, queue in self._listeners:
+            queue.add([Line(os.getpid(), "skate", True, text)])
+        self.send()
+
     def send(self) -> None:
         """What drivers take now."""
         for driver, queue in self._listeners:

@@ -62,6 +62,10 @@ class Report(Message, tag=3):
     urgent: bool = False
 
 
+class Heard(Message, tag=76):
+    """Control → node, for each Report: I am there."""
+
+
 class News(Message, tag=4):
     """Control → nodes: who has joined or changed, and who is gone (id and why)."""
 
@@ -389,7 +393,7 @@ ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     PleaseTransfer, OfferTransfer, Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies, OpenTransfer,
     TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess,
     Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved, AskGroup,
-    Resume, Confirm,
+    Heard, Resume, Confirm,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

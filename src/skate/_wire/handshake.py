@@ -52,6 +52,11 @@ class Versions(NamedTuple):
     def ours(cls) -> Versions:
         return cls(PROTOCOL, sys.version_info[:2], VERSION)
 
+    def go_with(self, other: Versions) -> bool:
+        """Whether the two understand each other: patch releases do."""
+        releases = [it.skate.split(".")[:2] for it in (self, other)]
+        return (self.protocol, self.python) == (other.protocol, other.python) and releases[0] == releases[1]
+
     def __str__(self) -> str:
         return f"Skate {self.skate} (protocol {self.protocol}) on Python {self.python[0]}.{self.python[1]}"
 
@@ -128,7 +133,7 @@ class Handshake:
         self.theirs = Versions(protocol, (major, minor), version.rstrip(b"\0").decode("ascii", "replace"))
         if hmac.compare_digest(nonce, self._hello[-NONCE_BYTES:]):
             raise HandshakeError("the other end sent our own words back.")
-        if (self.theirs.protocol, self.theirs.python) != (self._versions.protocol, self._versions.python):
+        if not self.theirs.go_with(self._versions):
             raise HandshakeError(
                 f"the other end runs {self.theirs}, and this one {self._versions}: use the same on both."
             )

@@ -115,10 +115,10 @@ class LocalNode(Node):
 
 
 def _enter(address: str) -> socket.socket:
-    from skate._node.lobby import enter, nodes_of, open_nodes
+    from skate._node.lobby import enter, nodes_of, public_nodes
 
     in_cluster = address != "auto" and not address.startswith("skate-")
-    for name in open_nodes() if address == "auto" else nodes_of(address) if in_cluster else [address]:
+    for name in public_nodes() if address == "auto" else nodes_of(address) if in_cluster else [address]:
         try:
             return enter(name)
         except OSError:

@@ -93,7 +93,7 @@ def _serving(said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _node(said: dict[str, Any]) -> dict[str, Any]:
     """A node as the control service describes it, with amounts that people know and its object store among them."""
-    total, free = to_floats(said["total"]), to_floats(said["available"])
+    total, free = to_floats(_own_names(said["total"])), to_floats(_own_names(said["available"]))
     if "store_bytes" in said:
         total["object_store_memory"] = float(said["store_bytes"])
         free["object_store_memory"] = float(said["store_bytes"] - said["store_used_bytes"])
@@ -101,6 +101,11 @@ def _node(said: dict[str, Any]) -> dict[str, Any]:
     used = {name: min(amount, amount - free.get(name, 0.0)) for name, amount in total.items()}
     kept = {name: said[name] for name in ("node_id", "name", "host", "port", "labels", "queued")}
     return {**kept, "total": total, "used": used}
+
+
+def _own_names(amounts: dict[str, int]) -> dict[str, int]:
+    """Without the names that resources have in a placement group: those are set aside from what is listed already."""
+    return {name: amount for name, amount in amounts.items() if "_group_" not in name}
 
 
 def _sums(nodes: Sequence[dict[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -164,7 +169,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
             str(job["driver_pid"]),
             job["node_id"][:ID_SHOWN],
             job["namespace"] or "-",
-            job.get("entrypoint") or "-",
+            " ".join(job.get("entrypoint", "").split()) or "-",
         ]
         for job in jobs
     ]
