@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
-from skate._config import cpu_count, default_store_bytes, memory_bytes, temporary_directory
+from skate._config import STORE_BYTES_LEAST, cpu_count, default_store_bytes, memory_bytes, temporary_directory
 from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
@@ -23,7 +23,6 @@ R = TypeVar("R")
 _node: Node | None = None
 _lock = threading.RLock()
 _settings: dict[str, Any] = {}
-STORE_BYTES_LEAST = 8 << 20
 LOGGING_LEVELS = ("NOTSET", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL", "CRITICAL")
 
 

@@ -6,6 +6,8 @@ import os
 
 #: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
 STORE_PART = 0.3
+#: The smallest store that can be asked for.
+STORE_BYTES_LEAST = 8 << 20
 STORE_BYTES_MIN = 64 << 20
 STORE_BYTES_MAX = 200 << 30
 

@@ -15,6 +15,7 @@ the machine, its cores and its memory are shared.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -22,7 +23,7 @@ import subprocess
 from types import TracebackType
 from typing import Any
 
-from skate._config import temporary_directory
+from skate._config import STORE_BYTES_LEAST, temporary_directory
 from skate._control.main import ControlConfig
 from skate._node.launch import start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
@@ -101,12 +102,23 @@ class Cluster:
         node_name: str = "",
     ) -> ClusterNode:
         """Start a node, and wait until it is part of the cluster."""
+        from skate._options import checked_labels, task_options
+
+        for name, value, least in (
+            ("num_cpus", num_cpus, 0),
+            ("num_gpus", num_gpus, 0),
+            ("memory", memory, 0),
+            ("object_store_memory", object_store_memory, STORE_BYTES_LEAST),
+        ):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (is_number and least <= value < math.inf):
+                raise ValueError(f"add_node({name}={value!r}): it may be a number, {least} or more.")
         config = NodeConfig(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
-            resources=resources or {},
+            resources=task_options(resources=resources or {}).resources,
             memory=memory,
-            labels=labels or {},
+            labels=checked_labels(labels),
             object_store_memory=object_store_memory,
             spill_directory=temporary_directory(),
             parent=os.getpid(),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import skate
+from skate._node.lobby import nodes_of, public_nodes
 from skate.cli.asking import Asking
 from skate.cluster_utils import Cluster, ClusterNode
 from waiting import wait_for
@@ -66,7 +67,7 @@ def test_a_node_that_freezes_is_dead_and_joins_anew_when_it_wakes(cluster: Clust
     assert set(skate.get([node_id.remote(0.3) for _ in range(8)])) == ids()
 
 
-def test_running_work_goes_on_without_the_control_service(cluster: Cluster) -> None:
+def test_running_work_goes_on_without_the_control_service(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     node = cluster.add_node(num_cpus=2, resources={"second": 2})
     far = node_id.options(resources={"second": 1})
     assert skate.get(far.remote()) == node.node_id
@@ -89,7 +90,16 @@ def test_running_work_goes_on_without_the_control_service(cluster: Cluster) -> N
         late = Counter.remote()  # this needs it, and waits
         waiting = late.add.remote()
         assert skate.wait([waiting], timeout=0.5) == ([], [waiting])
+        told = ""
+
+        def is_told(what: str) -> bool:
+            nonlocal told
+            told += capfd.readouterr().err
+            return f"the control service of the cluster, at {cluster.address}, {what}" in told
+
+        wait_for(lambda: is_told("does not answer"), 10, "the driver to be told what its calls wait for")
     assert skate.get(waiting) == 1
+    wait_for(lambda: is_told("answers again"), 10, "the driver to be told that it is back")
     time.sleep(1.0)  # longer than a look at who is alive takes
     assert ids() == {node.node_id for node in cluster.nodes}, "nobody was taken for dead"
 
@@ -180,3 +190,60 @@ os.kill(os.getpid(), signal.SIGKILL)
     pids = [int(pid) for pid in ended.stdout.split()]
     assert len(pids) == 2
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 10, "the end of the nodes")
+
+
+def test_placement_groups_of_a_driver_end_with_its_node(cluster: Cluster) -> None:
+    program = f"""
+import os, signal, sys
+import skate
+from skate._worker import current
+skate.init("skate://{cluster.address}")
+assert skate.util.placement_group([{{"CPU": 2}}]).wait(30)
+print(current.get_runtime().welcome.daemon_pid, flush=True)
+sys.stdin.read()
+"""
+    environment = {**os.environ, "SKATE_TOKEN": cluster._token}
+    driver = subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=-1, stdout=-1, text=True)
+    with driver:
+        assert driver.stdout is not None
+        daemon_pid = int(driver.stdout.readline())
+        wait_for(lambda: skate.available_resources().get("CPU", 0) == 0, 10, "the group to have both CPUs")
+        os.kill(daemon_pid, signal.SIGKILL)
+        wait_for(lambda: skate.available_resources().get("CPU", 0) == 2, 20, "the CPUs to be free")
+        driver.kill()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_nodes_hear_that_their_cluster_ends(tls: bool) -> None:
+    with Cluster(initialize_head=True, tls=tls) as cluster:
+        node = cluster.add_node()
+        cluster._control.terminate()
+        wait_for(lambda: not node.is_alive(), 10, "the end of the node")
+
+
+def test_who_does_not_say_which_cluster_is_not_led_to_that_of_a_program(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert nodes_of(cluster.address)
+    assert not set(nodes_of(cluster.address)) & set(public_nodes())
+    skate.shutdown()
+    monkeypatch.setenv("SKATE_ADDRESS", cluster.address)  # this says which
+    skate.init("auto")
+    assert ids() == {node.node_id for node in cluster.nodes}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"num_cpus": -1}, "num_cpus=-1"),
+        ({"num_cpus": "x"}, "num_cpus='x'"),
+        ({"object_store_memory": 1}, "object_store_memory=1"),
+        ({"resources": {"CPU": 3}}, "CPU"),
+        ({"labels": "x"}, "labels"),
+    ],
+)
+def test_a_node_with_wrong_arguments_is_an_error_that_names_them(
+    cluster: Cluster, wrong: dict[str, Any], what: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=what):
+        cluster.add_node(**wrong)

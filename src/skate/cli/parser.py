@@ -108,8 +108,7 @@ def size(text: str) -> int:
 
 
 def store_size(text: str) -> int:
-    from skate._api import STORE_BYTES_LEAST
-    from skate._config import memory_bytes
+    from skate._config import STORE_BYTES_LEAST, memory_bytes
 
     value = size(text)
     if not STORE_BYTES_LEAST <= value <= memory_bytes():
