@@ -82,8 +82,8 @@ def init(
     address: with "local" a node is started here, which ends with this program unless it has detached actors. "auto"
     joins the newest node that runs here: of a cluster (`skate start`), or one that is there because it has some; the
     "address" that `init` returned there joins that one, and "host:port" the cluster whose head that is, through its
-    node on this machine; "skate://host:port" is for machines that are no node of it. Without one, the environment
-    variable SKATE_ADDRESS counts, and then "local".
+    node on this machine; "skate://host:port" is for machines that are no node of it. The environment variable
+    SKATE_ADDRESS wins over "auto", and counts before "local" if no address is given.
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine. labels: what they can
     choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
