@@ -23,6 +23,7 @@ REPORTED_WITHIN_S = 1.0
 
 
 class Stake(msgspec.Struct):
+    owner: bytes
     needs: Amounts
     got_at: float
     #: We have given it back.
@@ -38,13 +39,19 @@ class Stakes:
         #: Nodes whose last report counts something as ours.
         self._counting: set[bytes] = set()
 
-    def granted(self, lease: int, node: bytes, needs: Amounts, now: float) -> None:
-        self._stakes.setdefault(node, {})[lease] = Stake(needs, now)
+    def granted(self, lease: int, node: bytes, owner: bytes, needs: Amounts, now: float) -> None:
+        self._stakes.setdefault(node, {})[lease] = Stake(owner, needs, now)
 
     def returned(self, lease: int, node: bytes) -> None:
         stake = self._stakes.get(node, {}).get(lease)
         if stake is not None:
             stake.is_over = True
+
+    def process_died(self, owner: bytes) -> None:
+        """The other nodes hear of that, too, and take its leases back."""
+        for ours in self._stakes.values():
+            for stake in ours.values():
+                stake.is_over = stake.is_over or stake.owner == owner
 
     def reported(self, view: NodeView, now: float) -> None:
         """A node has said how it is."""
@@ -52,6 +59,10 @@ class Stakes:
             self._counting.add(view.id)
         else:
             self._counting.discard(view.id)
+        self._tidy(view, now)
+
+    def _tidy(self, view: NodeView, now: float) -> None:
+        """Forget what has ended. Reports come when something has changed: so there may be none for a long time."""
         ours = self._stakes.get(view.id)
         if ours is None:
             return
@@ -66,11 +77,12 @@ class Stakes:
         self._stakes.pop(node, None)
         self._counting.discard(node)
 
-    def correct(self, views: dict[bytes, NodeView], asked: Mapping[bytes, int]) -> None:
+    def correct(self, views: dict[bytes, NodeView], asked: Mapping[bytes, int], now: float) -> None:
         """Put in how nodes are, by their reports and by what we know; `asked`: how many leases we want of which."""
         for node in {*self._stakes, *self._counting, *asked}:
             view = views.get(node)
             if view is not None:
+                self._tidy(view, now)
                 views[node] = self._corrected(view, asked.get(node, 0))
 
     def _corrected(self, view: NodeView, asked: int) -> NodeView:

@@ -144,7 +144,7 @@ class Demands:
             node = self._ids([node_at(message.lease)])
             if node and node[0] != self._daemon.node_id:
                 needs = self._dispersal.wanted[cls].request.needs
-                self._stakes.granted(message.lease, node[0], needs, time.monotonic())
+                self._stakes.granted(message.lease, node[0], process_id, needs, time.monotonic())
             self._carry_out(cls, self._dispersal.granted(cls, node[0] if node else b""))
 
     def on_returned(self, lease: int) -> None:
@@ -162,6 +162,7 @@ class Demands:
             self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
 
     def on_process_died(self, process_id: bytes) -> None:
+        self._stakes.process_died(process_id)
         self._dispersal.process_died(process_id)
         for cls in [cls for cls in self._captures if cls[0] == process_id]:
             del self._captures[cls]
@@ -186,7 +187,7 @@ class Demands:
             here.queued = max(0, here.queued - wanted.asked.get(here.id, 0))
         others = self._daemon.neighbours.members.values() if self._daemon.neighbours is not None else ()
         views = {member.view.id: member.view for member in others}
-        self._stakes.correct(views, self._dispersal.asked_by_others(cls))
+        self._stakes.correct(views, self._dispersal.asked_by_others(cls), time.monotonic())
         views[here.id] = here
         return views
 
