@@ -193,7 +193,7 @@ class Control:
         """Over a connection that still stands the node can be told that it is held to be dead."""
         link = self._links.pop(node, None)
         if link is not None:
-            del self._sessions[link.session]
+            self._sessions.pop(link.session, None)  # it may have ended by itself
             if not link.is_connected:
                 link.close()
 
