@@ -40,12 +40,13 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from skate import kv as kv
+    from skate import pubsub as pubsub
     from skate import util as util
 else:
 
     def __getattr__(name: str) -> Any:
-        """`skate.util` and `skate.kv` without imports of their own; they are loaded when they are first used."""
-        if name in ("kv", "util"):
+        """`skate.util`, `skate.kv` and `skate.pubsub` need no imports; they are loaded when they are first used."""
+        if name in ("kv", "pubsub", "util"):
             import importlib
 
             return importlib.import_module(f"skate.{name}")

@@ -363,6 +363,10 @@ def test_jobs_are_listed(machine: Machine, port: str) -> None:
     listed = machine.well("list", "jobs")
     assert job["job_id"][:12] in listed
     assert sys.executable in listed
+    events = [event["text"] for event in json.loads(machine.well("list", "events", "--json"))]
+    assert events[0] == "node 1 joined"
+    assert f"job {job['job_id']} is over: ended" in events
+    assert machine.well("list", "events").splitlines()[1].endswith("node  node 1 joined")
     machine.well("stop")
 
 

@@ -17,12 +17,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from skate._control import commons
 from skate._control.actors import ActorService
-from skate._control.backend import Backend, Memory
+from skate._control.backend import Backend
 from skate._control.events import EventLog
 from skate._control.groups import GROUP_REMOVED, GroupService
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
-from skate._control.kv import KeyValues
 from skate._control.placing import Placing
 from skate._core import membership as core
 from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
@@ -45,7 +45,7 @@ JOBS_MAX = 1000
 
 class Control:
     def __init__(self, loop: EventLoop, on_end: Callable[[str], None], backend: Backend | None = None) -> None:
-        self._key_values = KeyValues(backend or Memory())
+        self._commons = commons.Commons(self.send, backend)
         self._events = EventLog()
         self._loop = loop
         self._end = on_end
@@ -182,6 +182,7 @@ class Control:
                     for id in [id for id, driver in self._drivers.items() if node_of(driver) == node_of(node)]:
                         self._end_job(id, "lost")
                     self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
+                    self._commons.topics.node_died(node_of(node))
                     self._placing.node_died(node, self.views)
                     self.groups.node_died(node, self.views)
                     self.actors.node_died(node_of(node), reason)
@@ -283,9 +284,8 @@ class Control:
         inner = message.message
         if isinstance(inner, wire.Query):
             self.send(message.process_id, wire.Answer(inner.request, self._answer(inner.what)))
-        elif isinstance(inner, wire.KeyValue):
-            asker, number = message.process_id, inner.request
-            self._key_values.handle(inner, lambda body: self.send(asker, wire.Answer(number, body)))
+        elif isinstance(inner, commons.MESSAGES):
+            self._commons.handle(message.process_id, inner)
         elif isinstance(inner, GROUP_MESSAGES):
             self.groups.handle(message.process_id, inner, self.views)
         else:
@@ -294,6 +294,7 @@ class Control:
     def _on_process_gone(self, link: Link, message: cluster.ProcessGone) -> None:
         self._processes.pop(message.gone.process_id, None)
         self.actors.process_died(message.gone)
+        self._commons.topics.process_died(message.gone.process_id)
 
     # -- the outside of the actors ------------------------------------------------------------------------------------
 

@@ -28,10 +28,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from skate._control import commons
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
-from skate._control.backend import Memory
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
-from skate._control.kv import KeyValues
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
@@ -149,7 +148,7 @@ class Daemon:
         self.actors = Actors(self)
         self.groups = Groups(self)
         #: None: the control service has them.
-        self._key_values = KeyValues(Memory()) if self.neighbours is None else None
+        self._commons = commons.Commons(self.send) if self.neighbours is None else None
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
@@ -423,9 +422,9 @@ class Daemon:
     def _on_group_message(self, process: Process, message: Any) -> None:
         self.groups.on_message(process.id, message)
 
-    def _on_key_value(self, process: Process, message: wire.KeyValue) -> None:
-        if self._key_values is not None:
-            self._key_values.handle(message, lambda body: self.send(process.id, wire.Answer(message.request, body)))
+    def _on_common_message(self, process: Process, message: Any) -> None:
+        if self._commons is not None:
+            self._commons.handle(process.id, message)
         else:
             self._pass_on(process, 0, message)
 
@@ -586,6 +585,8 @@ class Daemon:
         self.inquiries.on_process_died(process)
         self.demands.on_process_died(process.id)
         self.groups.on_process_died(process.id)
+        if self._commons is not None:
+            self._commons.topics.process_died(process.id)
         if self.neighbours is not None:
             self.neighbours.bridges.on_process_died(process.id)
             self.neighbours.transfers.on_process_died(process.id)
@@ -672,7 +673,6 @@ HANDLERS: dict[type, Any] = {
     wire.Shutdown: Daemon._on_shutdown,
     wire.Query: Daemon._on_query,
     wire.Events: Daemon._on_events,
-    wire.KeyValue: Daemon._on_key_value,
     wire.LeaseDemand: Daemon._on_demand,
     wire.LeaseReturn: Daemon._on_lease_return,
     wire.Blocked: Daemon._on_blocked,
@@ -688,6 +688,7 @@ HANDLERS: dict[type, Any] = {
 
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
 HANDLERS.update(dict.fromkeys(GROUP_MESSAGES, Daemon._on_group_message))
+HANDLERS.update(dict.fromkeys(commons.MESSAGES, Daemon._on_common_message))
 
 COMMANDS: dict[type, Any] = {
     leases.StartWorker: Daemon._do_start_worker,

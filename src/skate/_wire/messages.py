@@ -629,6 +629,25 @@ class KeyValue(Message, tag=122):
     overwrite: bool = True
 
 
+class Topic(Message, tag=123):
+    """Process → daemon: "subscribe" me to a topic, "unsubscribe" me, or "publish" something there. Reply: Answer, with
+    the number of subscribers; none if the request is 0."""
+
+    request: int
+    what: str
+    namespace: str
+    topic: str
+    data: bytes = b""
+
+
+class Published(Message, tag=124):
+    """Daemon → subscriber: somebody published this."""
+
+    namespace: str
+    topic: str
+    data: bytes
+
+
 class CreateGroup(Message, tag=120):
     """Process → daemon: reserve these bundles, together. Reply: Answer, {"taken": True} if another has its name."""
 
@@ -671,8 +690,8 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Prefetch, Pinned, Unpin, Free, Define,
     Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched,
     Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded,
-    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, CreateGroup,
-    RemoveGroup, Taken, Resume, Confirm,
+    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic, Published,
+    CreateGroup, RemoveGroup, Taken, Resume, Confirm,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

@@ -62,6 +62,7 @@ from skate._worker.peers import Myself, Peer, Peers
 from skate._worker.requests import Requests
 from skate._worker.streams import Streams
 from skate._worker.submit import Submitter
+from skate._worker.subscriptions import Subscriptions
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
@@ -109,6 +110,7 @@ class Runtime:
         self._functions: weakref.WeakValueDictionary[bytes, Function] = weakref.WeakValueDictionary()
         self.arguments = Arguments(self)
         self.actors = Actors(self)
+        self.subscriptions = Subscriptions(self)
         self.requests = Requests(self)
         self.request = self.requests.request
         self.ask = self.requests.ask
@@ -241,6 +243,8 @@ class Runtime:
                 self.peers.on_gone(message)
             case m.ActorState():
                 self.actors.on_state(message)
+            case m.Published():
+                self.subscriptions.on_published(message)
             case m.LeaseInfeasible():
                 self.submitter.on_infeasible(message)
             case m.Logs():
@@ -312,6 +316,7 @@ class Runtime:
         self._fail_pending(self.broken)
 
     def _fail_pending(self, error: BaseException) -> None:
+        self.subscriptions.on_end()
         pending = [(id, entry) for id, entry in self.table.entries.items() if entry.value is None]
         if not pending:
             return

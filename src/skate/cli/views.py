@@ -79,11 +79,12 @@ def list_things(options: argparse.Namespace) -> int:
     elif not found:
         print(f"No {options.what}.")
     else:
-        print({"nodes": _nodes_table, "actors": _actors_table, "jobs": _jobs_table}[options.what](found))
+        tables = {"nodes": _nodes_table, "actors": _actors_table, "jobs": _jobs_table, "events": _events_table}
+        print(tables[options.what](found))
     return 0
 
 
-# -- nodes, actors, jobs -----------------------------------------------------------------------------------------------
+# -- nodes, actors, jobs, events ---------------------------------------------------------------------------------------
 
 
 def _serving(said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -164,7 +165,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
         [
             job["job_id"][:ID_SHOWN],
             job["state"].lower(),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job["started_at"])),
+            _clock(job["started_at"]),
             _duration((job["ended_at"] or time.time()) - job["started_at"]),
             str(job["driver_pid"]),
             job["node_id"][:ID_SHOWN],
@@ -174,6 +175,10 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
         for job in jobs
     ]
     return _table(["job", "state", "began", "took", "pid", "node", "namespace", "command"], rows, drop="-")
+
+
+def _events_table(events: Sequence[dict[str, Any]]) -> str:
+    return _table(["when", "of a", "what happened"], [[_clock(e["at"]), e["kind"], e["text"]] for e in events])
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -209,6 +214,10 @@ def bytes_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size == int(size) else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _duration(seconds: float) -> str:
