@@ -19,6 +19,7 @@ import pytest
 
 import skate
 from skate.cluster_utils import Cluster
+from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_for
 
 
@@ -294,6 +295,25 @@ def test_a_task_goes_to_its_data(cluster: Cluster) -> None:
         assert skate.get(where.remote(far)) == cluster.worker_nodes[0].node_id
         assert skate.get(where.remote(near)) == cluster.nodes[0].node_id
     assert skate.get(node_id.remote()) == cluster.nodes[0].node_id, "tasks without data stay"
+
+
+def test_a_task_goes_to_a_copy_of_its_data_too(cluster: Cluster) -> None:
+    @skate.remote(resources={"second": 1}, num_cpus=0)
+    def make() -> bytes:
+        return bytes(30_000_000)
+
+    @skate.remote
+    def where(data: bytes) -> str:
+        return skate.get_runtime_context().get_node_id()
+
+    home, second = (node.node_id for node in cluster.nodes)
+    read_by_driver, read_by_task = make.remote(), make.remote()
+    skate.get(read_by_driver)
+    assert skate.get(where.remote(read_by_driver)) == home
+    assert skate.get(where.remote(read_by_task)) == second
+    at_home = NodeAffinitySchedulingStrategy(home, soft=False)
+    assert skate.get(where.options(scheduling_strategy=at_home).remote(read_by_task)) == home
+    assert skate.get(where.remote(read_by_task)) == home
 
 
 def test_a_task_that_reads_data_elsewhere_can_be_cancelled(cluster: Cluster) -> None:

@@ -62,6 +62,11 @@ class Extra(msgspec.Struct, array_like=True, gc=False):
     #: Concurrency group of an actor's call.
     group: str = ""
 
+    @property
+    def reads(self) -> list[tuple[bytes, int]]:
+        """The arguments that lie in shared memory, and where: id and place of each."""
+        return [(arg.id, arg.value) for arg in self.args if isinstance(arg.value, int)]
+
 
 class Task(msgspec.Struct, array_like=True, gc=False):
     """One run of a function. `id` is the id of its first return."""

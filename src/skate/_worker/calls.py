@@ -6,7 +6,8 @@ import copy
 from collections import deque
 from typing import TYPE_CHECKING
 
-from skate._core.ids import node_at, size_at
+from skate._core.copies import nearest
+from skate._core.ids import node_of
 from skate._core.placement import Where
 from skate._core.task import Extra, Failure, Task
 from skate._worker.functions import Function
@@ -142,18 +143,16 @@ class Call:
 
     def _near(self, task: Task, extra: Extra) -> Call:
         """The call that it belongs to from now on: tasks that read much on some node form a class of their own."""
-        places = [arg.value for arg in extra.args if isinstance(arg.value, int)]
-        if not places:
+        reads = extra.reads
+        if not reads:
             return self
-        by_node: dict[int, int] = {}
-        for place in places:
-            by_node[node_at(place)] = by_node.get(node_at(place), 0) + size_at(place)
-        node = max(by_node, key=by_node.__getitem__)
+        inputs = self.runtime.copies.inputs(reads)
+        node = nearest(inputs, node_of(self.runtime.process_id))
         call = self._variants.get(node)
         if call is None:
             call = self._variants[node] = copy.copy(self)
             call.cls = self.runtime.submitter.near(self.cls, node)
-        call.cls.inputs = [(size_at(place), [node_at(place)]) for place in places]
+        call.cls.inputs = inputs
         self.runtime.table.entries[task.id].call = call
         return call
 

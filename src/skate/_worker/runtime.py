@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from skate._core.copies import Copies
 from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable, Stored
@@ -103,6 +104,8 @@ class Runtime:
         self.prepared: weakref.WeakSet[Any] = weakref.WeakSet()
         #: There may be other nodes.
         self.in_cluster = False
+        #: Where objects are that lie on other nodes.
+        self.copies = Copies()
         self._slot = slot
         self._arena_fd = arena_fd
         self._welcomed = False
@@ -359,6 +362,7 @@ class Runtime:
         stored = []
         borrowed = []
         for id, entry in freed:
+            self.copies.forget(id)
             if entry.contained == [] or entry.owner or entry.value is None:
                 self.actors.let_go(id, entry)
             if entry.owner:
@@ -541,6 +545,9 @@ class Runtime:
                     total=len(refs),
                     reasons=["their values are on disk, and there is no room in memory to bring them back"],
                 ) from None
+            if self.in_cluster:
+                with self.lock:
+                    self.copies.learn([(id, place) for _, id, place in stored], node_of(self.process_id))
             for (position, id, _), view in zip(stored, views, strict=True):
                 if view is None:
                     raise ObjectLostError(object_id=id.hex())

@@ -418,6 +418,8 @@ class Submitter:
             inside = extra.contained[0] if extra is not None and extra.contained else []
             self._settle_values(id, entry, [result.value] * count, [inside])
             return
+        if self._runtime.in_cluster and entry.task is not None and entry.task.extra is not None:
+            self._runtime.copies.learn(entry.task.extra.reads, node_of(peer.process_id))
         contained = extra.contained if extra is not None else []
         values = [result.value, *(extra.more if extra is not None else ())]
         if pending is not None and pending.stream is not None:
