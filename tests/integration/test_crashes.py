@@ -167,6 +167,20 @@ def test_retried_three_times_by_default(
     assert "retried 3 times" in str(caught.value)
 
 
+def test_a_task_whose_result_its_worker_cannot_send_is_charged(tmp_path: Path) -> None:
+    """The task is over when its worker dies, each time: without a charge it would be run again for ever."""
+    runs = tmp_path / "runs"
+
+    @skate.remote
+    def closes_all() -> None:
+        append(runs, os.getpid())
+        os.closerange(3, 1000)
+
+    with pytest.raises(WorkerCrashedError, match="retried 3 times"):
+        skate.get(closes_all.remote(), timeout=20)
+    assert len(lines(runs)) == 4
+
+
 @pytest.mark.parametrize("max_retries", [0, 1, 5])
 def test_max_retries_is_kept(tmp_path: Path, max_retries: int) -> None:
     runs = tmp_path / "runs"

@@ -513,7 +513,7 @@ class Daemon:
         for fd in (worker.stdout, worker.stderr):
             self.loop.unwatch(fd)
             os.close(fd)
-        running = self.store.running_task(worker.slot)
+        running = self.store.last_task(worker.slot)
         self.store.clear_slot(worker.slot)
         self.store.process_died(process.id, time.monotonic())
         self._remove(process)

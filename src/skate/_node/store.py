@@ -21,7 +21,7 @@ from typing import Any
 from skate._core.object_records import Command, ReplyAllocated, ReplyFull, ReplyPinned, StartRestore, StartSpill
 from skate._core.object_table import ObjectTable, StoreProtocolError
 from skate._node.spill import Spill, punch_hole
-from skate._store.layout import HEAD_BYTES, SLOT_TASK_BYTES, arena_file_bytes, slot_offset
+from skate._store.layout import HEAD_BYTES, arena_file_bytes, slot_fields
 from skate._wire.messages import Allocate, Allocated, Free, Message, Pin, Pinned, ReturnSpace, Seal, StoreFull, Unpin
 
 __all__ = ["Store", "StoreProtocolError"]
@@ -135,15 +135,19 @@ class Store:
             self._carry_out(commands)
 
     def running_task(self, slot: int) -> bytes:
-        """The object id in a process slot, b"" if none: what the dead process ran."""
-        offset = slot_offset(slot)
-        id = bytes(self._view[offset : offset + SLOT_TASK_BYTES])
-        return id if any(id) else b""
+        """The object id in a process slot, b"" if none: what the process runs."""
+        running, _ = slot_fields(self._view, slot)
+        return bytes(running) if any(running) else b""
+
+    def last_task(self, slot: int) -> bytes:
+        """What a dead process ran, or the last that it had run; b"" if none."""
+        _, last = slot_fields(self._view, slot)
+        return self.running_task(slot) or (bytes(last) if any(last) else b"")
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for its next process."""
-        offset = slot_offset(slot)
-        self._view[offset : offset + SLOT_TASK_BYTES] = bytes(SLOT_TASK_BYTES)
+        for field in slot_fields(self._view, slot):
+            field[:] = bytes(len(field))
 
     def has(self, id: bytes) -> bool:
         """Whether the object is here, in memory or on disk."""

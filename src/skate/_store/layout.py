@@ -8,7 +8,8 @@
     OFFSET  SIZE  process slot
     0       20    id of the first return of the task that the process runs now; zeros: none. The worker writes it
                   before each task, and the daemon reads it after the worker's death, to say what it died of.
-    20      44    unused; keeps slots of different processes in different cache lines
+    20      20    the same of the task that it ran last, while it runs none: its result may not have left yet.
+    40      24    unused; keeps slots of different processes in different cache lines
 
 The untouched tail is there because a process looks at an object through a ctypes array whose length is a power of two
 not below the object's size (an array type per power of two, instead of one for every size that was ever seen). Such
@@ -23,7 +24,7 @@ HEAD_BYTES = 64 * 1024
 SLOT_BYTES = 64
 #: So many processes of a node can have a slot at the same time.
 SLOT_COUNT = HEAD_BYTES // SLOT_BYTES
-#: Size of the only field of a slot: an object id (`_core.ids.OBJECT_BYTES`).
+#: Size of either field of a slot: an object id (`_core.ids.OBJECT_BYTES`).
 SLOT_TASK_BYTES = 20
 #: Every object starts on a multiple of this: a cache line, and what vector instructions like best.
 ALIGNMENT = 64
@@ -34,6 +35,12 @@ def slot_offset(slot: int) -> int:
     if not 0 <= slot < SLOT_COUNT:
         raise ValueError(f"there is no process slot {slot}: a node has slots 0 to {SLOT_COUNT - 1}")
     return slot * SLOT_BYTES
+
+
+def slot_fields(arena: memoryview, slot: int) -> tuple[memoryview, memoryview]:
+    """The two fields of a process slot: the task that runs, and the one that ran last."""
+    at = slot_offset(slot)
+    return arena[at : at + SLOT_TASK_BYTES], arena[at + SLOT_TASK_BYTES : at + 2 * SLOT_TASK_BYTES]
 
 
 def align(size: int) -> int:

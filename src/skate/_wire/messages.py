@@ -94,7 +94,7 @@ class PeerGone(Message, tag=5):
     process_id: bytes
     pid: int
     exit_code: int  # as in subprocess: negative is a signal
-    running: bytes  # id of the task it was in, b"" if none
+    running: bytes  # id of the task it was in, or of the last one if it was in none; b"" if it had none
     stderr: list[str] = []  # last lines
     reason: str = ""  # why the daemon killed it, if it did: "cancelled", "memory: …", "idle", …
     #: If memory was short: what was in use of how much, and by whom (name, pid, bytes), largest first.

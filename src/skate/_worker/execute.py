@@ -40,7 +40,7 @@ from skate._serialize.values import (
     serialize,
     serialize_scalar,
 )
-from skate._store.layout import SLOT_TASK_BYTES, slot_offset
+from skate._store.layout import SLOT_TASK_BYTES, slot_fields
 from skate._wire import messages as m
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.context import CURRENT_CALL
@@ -81,8 +81,7 @@ class Executor:
         #: What this process has become, if it has.
         self.actor: ActorProcess | None = None
         self._actor_start: m.StartActor | None = None
-        offset = slot_offset(slot)
-        self._slot = memoryview(runtime.arena)[offset : offset + SLOT_TASK_BYTES]
+        self._slot, self._slot_last = slot_fields(memoryview(runtime.arena), slot)
         #: The main thread: `run` sets it.
         self._thread = 0
         #: The task that the main thread is in, and its owner.
@@ -397,6 +396,7 @@ class Executor:
                 timing[1] += end - begin
             if extra is not None:
                 self._after(task, extra)
+        self._slot_last[:] = self._slot  # until its result has left, it may be what this process dies of
         self._slot[:] = _NO_TASK
         self._cancelled_early.clear()  # those had ended
         self._ran = True

@@ -548,7 +548,7 @@ class Submitter:
             self._runtime.loop.call_at(now + self._patience.seconds, look_again)
 
     def on_worker_dead(self, lease: Lease, gone: PeerGone) -> None:
-        """Its tasks start again elsewhere; the one that it was in is charged a retry."""
+        """Its tasks start again elsewhere; the one that it was in, or whose result it did not send, is charged."""
         self._forget(lease)
         again: list[Task] = []
         # If its whole node is gone, nobody knows what it was in: the first, or one behind it if that had just ended.
