@@ -292,6 +292,20 @@ def test_a_large_global_of_a_script_warns_with_its_name_too() -> None:
 
 
 @with_runtime
+def test_a_large_capture_of_an_actor_warns_with_its_name_too() -> None:
+    table = b"x" * 20_000_000
+
+    @skate.remote
+    class Reader:
+        def size(self) -> int:
+            return len(table)
+
+    with pytest.warns(UserWarning, match=r"remote class Reader[\s\S]*'table' \(bytes, 19\.1 MB\)"):
+        reader = Reader.remote()
+    assert skate.get(reader.size.remote()) == 20_000_000
+
+
+@with_runtime
 def test_a_large_capture_warns_once_for_many_calls() -> None:
     table = b"x" * 20_000_000
     function = skate.remote(lambda i: len(table) + i)

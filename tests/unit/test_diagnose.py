@@ -204,6 +204,37 @@ def test_large_defaults_are_found() -> None:
     assert largest_captures(task) == "the default of 'table' (bytes, 1.0 MB)"
 
 
+def test_what_the_methods_of_a_class_capture_is_named_once() -> None:
+    data = b"1" * MEGABYTE
+    more = b"2" * (2 * MEGABYTE)
+
+    class Base:
+        def inherited(self) -> bytes:
+            return more
+
+    class Actor(Base):
+        table = b"3" * (3 * MEGABYTE)
+
+        def __init__(self) -> None:
+            super().__init__()
+
+        def method(self) -> bytes:
+            return data
+
+        @property
+        def again(self) -> bytes:
+            return data
+
+        @staticmethod
+        def once_more() -> bytes:
+            return data
+
+    assert largest_captures(Actor, 4) == (
+        "the attribute 'table' (bytes, 3.0 MB), the closure variable 'more' (bytes, 2.0 MB), "
+        "the closure variable 'data' (bytes, 1.0 MB)"
+    )
+
+
 def test_what_cannot_be_measured_is_left_out() -> None:
     lock, data = threading.Lock(), bytes(MEGABYTE)
 

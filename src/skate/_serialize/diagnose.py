@@ -49,9 +49,31 @@ def _captures(function: Any) -> Iterator[tuple[str, Any]]:
         yield f"the default of {name!r}", value
 
 
+def _captures_of_class(cls: type) -> Iterator[tuple[str, Any]]:
+    """The same of a class: what its methods capture, once if several do, and its attributes."""
+    seen = set()
+    for base in cls.__mro__:
+        if base.__module__ != cls.__module__:
+            continue  # most likely imported where it arrives
+        for name, attribute in vars(base).items():
+            function = getattr(attribute, "fget", getattr(attribute, "__func__", attribute))
+            if isinstance(function, FunctionType):
+                captures = list(_captures(function))
+            elif name.startswith("__") or hasattr(attribute, "__get__"):
+                continue  # of every class, or written in C
+            else:
+                captures = [(f"the attribute {name!r}", attribute)]
+            for named, value in captures:
+                # A method that calls super() has its class in a cell.
+                if (named, id(value)) not in seen and not any(value is base for base in cls.__mro__):
+                    seen.add((named, id(value)))
+                    yield named, value
+
+
 def largest_captures(function: Any, count: int = 3) -> str:
-    """The largest things that a function captures, with names and sizes."""
-    sizes = sorted(((_size(value), name, value) for name, value in _captures(function)), key=lambda row: -row[0])
+    """The largest things that a function or a class captures, with names and sizes."""
+    captures = _captures_of_class(function) if isinstance(function, type) else _captures(function)
+    sizes = sorted(((_size(value), name, value) for name, value in captures), key=lambda row: -row[0])
     named = [
         f"{name} ({type(value).__name__}, {size / 2**20:.1f} MB)" for size, name, value in sizes[:count] if size > 0
     ]

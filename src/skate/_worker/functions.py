@@ -58,17 +58,17 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
 
     from skate._serialize.diagnose import explain_unpicklable, largest_captures
 
+    kind, user = ("class", "actor") if isinstance(function, type) else ("function", "worker")
     with collecting_refs() as refs, io.BytesIO() as file:
         try:
             cloudpickle.Pickler(file, protocol=5).dump(function)
         except Exception as error:
-            kind = "class" if isinstance(function, type) else "function"
             raise explain_unpicklable(function, error, what=f"the remote {kind} {name}") from error
         definition = file.getvalue()
     if len(definition) > LARGE_DEFINITION_BYTES:
         warnings.warn(
-            f"The remote function {name} is {len(definition) / 2**20:.1f} MB when pickled, because it captures "
-            f"{largest_captures(function)}. It is sent to every worker. Put large objects into the object store once "
+            f"The remote {kind} {name} is {len(definition) / 2**20:.1f} MB when pickled, because it captures "
+            f"{largest_captures(function)}. It is sent to every {user}. Put large objects into the object store once "
             "and pass the reference as an argument: ref = skate.put(value); f.remote(ref).",
             stacklevel=_frames_of_ours(),
         )
