@@ -54,6 +54,21 @@ def test_put_fails_with_a_list_of_what_holds_the_memory() -> None:
     assert_usable_again()
 
 
+def test_more_than_the_store_at_the_same_time_is_an_error_that_says_so() -> None:
+    refs = [skate.put(array(seed)) for seed in range(8)]
+    with pytest.raises(ObjectStoreFullError, match=r"8 objects that are wanted at the same time can never fit"):
+        skate.get(refs)
+
+    @skate.remote
+    def first(*arrays: Any) -> list[int]:
+        return [int(each[0]) for each in arrays]
+
+    with pytest.raises(ObjectStoreFullError, match="can never fit"):
+        skate.get(first.remote(*refs))
+    assert [int(skate.get(ref)[0]) for ref in refs] == list(range(8))
+    assert skate.get(first.remote(*refs[2:6])) == [2, 3, 4, 5]
+
+
 def test_what_holds_the_memory_is_named_even_in_a_worker() -> None:
     @skate.remote
     def hold(*arrays: Any) -> int:

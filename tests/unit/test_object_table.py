@@ -400,6 +400,24 @@ def test_when_all_is_pinned_a_request_waits_then_fails_with_a_report() -> None:
         assert text in refusal.report
 
 
+def test_a_pin_of_more_than_there_is_room_for_is_refused_at_once() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 4)
+    bench.put(A, b"2", 4)
+    bench.allocate(A, 4)
+    (reply,) = bench.end_io()
+    assert isinstance(reply, ReplyAllocated)
+    bench.do(bench.table.seal(A, b"3", A, reply.offset, reply.size, bench.now))
+    (refusal,) = bench.pin(B, b"1", b"2", b"3")
+    assert isinstance(refusal, ReplyFull)
+    assert refusal.process == B
+    assert not refusal.disk
+    assert "3 objects" in refusal.report
+    assert "can never fit" in refusal.report
+    replies = bench.all_io_ends(bench.pin(B, b"1", b"2", b"1"))
+    assert isinstance(replies[-1], ReplyPinned), "two of them fit, and one that is wanted twice counts once"
+
+
 def test_waiting_goes_on_while_the_disk_works() -> None:
     bench = Bench()
     bench.put(A, b"1", 5)

@@ -412,7 +412,21 @@ class ObjectTable:
                 self._want(wait, now)
 
     def _want(self, wait: PinWait, now: float) -> None:
-        """Nothing is unknown any more: bring all into memory."""
+        """Nothing is unknown any more: bring all into memory, unless it has no room for all at a time."""
+        arena = self.room.arena
+        known = (self.objects.get(object_id) for object_id in set(wait.ids))
+        sizes = [arena.round_up(obj.size) for obj in known if obj is not None and not obj.freed]
+        if sum(sizes) > arena.capacity:
+            self._end_wait(wait)
+            self.counters["refused"] += 1
+            report = (
+                f"{len(sizes)} objects that are wanted at the same time can never fit: they take "
+                f"{object_audit.megabytes(sum(sizes))}, and the object store has "
+                f"{object_audit.megabytes(arena.capacity)} in all. "
+                "Get fewer at a time, pass fewer to one task, or give it more with init(object_store_memory=...)."
+            )
+            self.room.commands.append(ReplyFull(wait.process, wait.request, report, False))
+            return
         wait.sequence = self.room.next_sequence()
         wait.since = now
         self._go_on(wait)
