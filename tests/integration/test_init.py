@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import skate
-from waiting import wait_for
+from skate.exceptions import ActorDiedError, ObjectLostError
+from waiting import value_of, wait_for
 
 
 @skate.remote
@@ -33,6 +34,37 @@ def test_init_and_shutdown_are_visible() -> None:
     assert skate.is_initialized()
     skate.shutdown()
     assert not skate.is_initialized()
+
+
+def test_references_of_an_earlier_runtime_are_an_error_and_no_hang() -> None:
+    @skate.remote
+    class Echo:
+        def __init__(self, value: int = 0) -> None:
+            self.value = value
+
+        def say(self, value: int) -> int:
+            return value
+
+    @skate.remote
+    def first(values: list[Any]) -> int:
+        return int(value_of(values[0]))
+
+    with skate.init(num_cpus=1):
+        old = [double.remote(2), skate.put(4)]
+        assert skate.get(old) == [4, 4]
+    with skate.init(num_cpus=1):
+        echo = Echo.remote()
+        for ref in old:
+            for call in (double.remote(ref), double.remote(x=ref), echo.say.remote(ref), first.remote([ref])):
+                with pytest.raises(ObjectLostError):
+                    value_of(call)
+            with pytest.raises(ObjectLostError):
+                value_of(first.remote(skate.put([ref])))
+            with pytest.raises(ActorDiedError):
+                value_of(Echo.remote(ref).say.remote(1))
+            with pytest.raises(ObjectLostError):
+                value_of(ref)
+        assert value_of(echo.say.remote(5)) == 5, "calls behind such a one go on"
 
 
 def test_init_again_after_shutdown_many_times() -> None:

@@ -138,7 +138,8 @@ class Arguments:
             task = Task(id, call.fn, payload, context.depth, extra)
             pending = Pending(holds=[*(ref._id for _, ref in refs), *(ref._id for ref in nested)])
             for ref in itertools.chain((ref for _, ref in refs), nested):
-                table.hold(ref._id)
+                # The owner, in case that it is of an earlier runtime: what is not known here would pass for our own.
+                table.hold(ref._id, b"" if ref._owner == runtime.process_id else ref._owner)
             extra.refs = [RefInfo(ref._id, ref._owner) for ref in nested]
             entry = Entry(1, int(call.holds_entry), None, b"", task, call, pending)
             table.entries[id] = entry

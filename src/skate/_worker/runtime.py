@@ -443,7 +443,7 @@ class Runtime:
         stored = self.store.write(id, self.process_id, value) if value.size > INLINE_BYTES_MAX else value.to_bytes()
         with self.lock:
             for ref in value.refs:
-                self.table.hold(ref._id)
+                self.table.hold(ref._id, b"" if ref._owner == self.process_id else ref._owner)
             inside = [ref._id for ref in value.refs] or None
             self.table.entries[id] = Entry(1, 0, stored, contained=inside)
             if len(dropped) >= LARGE_DROPPED_MAX:
