@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from skate._core.ids import short
 from skate._object_ref import ObjectRef, current_runtime
-from skate._worker.streams import dropped_streams
+from skate._worker.streams import Stream, dropped_streams
+from skate.exceptions import ObjectLostError
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
 
 T = TypeVar("T", covariant=True)
 
@@ -42,9 +46,7 @@ class ObjectRefGenerator(Generic[T]):
     def _next(self, timeout: float | None) -> ObjectRef[T] | None:
         """The next reference; None at the end. Raises TimeoutError when none came in time."""
         runtime = current_runtime()
-        stream = runtime.streams.get(self._id)
-        if stream is None:
-            return None
+        stream = self._stream_in(runtime)
         if not stream.has_news and not runtime.block_until(lambda: stream.has_news, timeout):
             raise TimeoutError(f"the generator made no item within {timeout} s.")
         with runtime.lock:
@@ -54,8 +56,8 @@ class ObjectRefGenerator(Generic[T]):
     def next_ready(self, timeout: float | None = None) -> bool:
         """Whether `next` would return at once (or end); waits up to `timeout` seconds."""
         runtime = current_runtime()
-        stream = runtime.streams.get(self._id)
-        return stream is None or runtime.block_until(lambda: stream.has_news, timeout)
+        stream = self._stream_in(runtime)
+        return runtime.block_until(lambda: stream.has_news, timeout)
 
     def __aiter__(self) -> AsyncIterator[ObjectRef[T]]:
         return self
@@ -64,9 +66,7 @@ class ObjectRefGenerator(Generic[T]):
         import asyncio
 
         runtime = current_runtime()
-        stream = runtime.streams.get(self._id)
-        if stream is None:
-            raise StopAsyncIteration
+        stream = self._stream_in(runtime)
         loop = asyncio.get_running_loop()
         id: bytes | None
         while True:
@@ -89,12 +89,19 @@ class ObjectRefGenerator(Generic[T]):
     def completed(self) -> ObjectRef[None]:
         """A reference that is ready when the generator has ended, and raises if it raised."""
         runtime = current_runtime()
+        self._stream_in(runtime)
         return runtime.adopt(self._id, runtime.process_id)
 
     def is_finished(self) -> bool:
         """Whether every item was taken and no more will come."""
-        stream = current_runtime().streams.get(self._id)
-        return stream is None or (stream.total is not None and stream.taken >= stream.received)
+        stream = self._stream_in(current_runtime())
+        return stream.total is not None and stream.taken >= stream.received
+
+    def _stream_in(self, runtime: Runtime) -> Stream:
+        stream = runtime.streams.get(self._id)
+        if stream is None:  # of an earlier runtime: an end here would look as if all items had been seen
+            raise ObjectLostError(object_id=self._id.hex())
+        return stream
 
     def __del__(self) -> None:
         dropped_streams.append(self._id)

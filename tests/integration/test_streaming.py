@@ -442,3 +442,20 @@ def test_wait_takes_generators(tmp_path: Path) -> None:
     assert skate.get(next(late)) == 1
     # Both have ended, and a generator at its end is ready.
     assert skate.wait([early, late], num_returns=2, timeout=30) == ([early, late], [])
+
+
+def test_a_stream_of_an_earlier_runtime_is_an_error_and_not_at_its_end() -> None:
+    def take_rest() -> list[Any]:
+        return list(stream)
+
+    async def take_rest_async() -> list[Any]:
+        return [ref async for ref in stream]
+
+    skate.shutdown()
+    with skate.init(num_cpus=1):
+        stream = count.options(num_returns="streaming").remote(10)
+        assert skate.get(next(stream)) == 0
+    with skate.init(num_cpus=1):
+        for use in (take_rest, lambda: asyncio.run(take_rest_async()), stream.next_ready, stream.completed):
+            with pytest.raises(skate.exceptions.ObjectLostError):
+                use()
