@@ -435,6 +435,58 @@ def test_each_process_calls_the_initializer_once() -> None:
     assert initialized == []
 
 
+def test_functions_of_a_script_see_what_the_initializer_left_in_its_globals(tmp_path: Path) -> None:
+    """Such functions travel by value, each with globals of its own."""
+    script = tmp_path / "script.py"
+    script.write_text("""\
+import functools
+from skate.util import Executor
+from skate.util.multiprocessing import Pool
+
+model, seen, scale = None, {}, 2
+
+def start(value):
+    global model, made
+    model, made = value, lambda: value + 1
+    seen["value"] = value
+
+def look():
+    return model, made(), seen["value"]
+
+def use(x):
+    return (*look(), x)
+
+def move(_):
+    global model
+    model += 1
+
+def scaled(x):
+    return scale * x
+
+def inside(value):
+    with Pool(1, initializer=start, initargs=(value,)) as pool:
+        return pool.apply(look)
+
+if __name__ == "__main__":
+    with Pool(1, initializer=start, initargs=(7,)) as pool:
+        print(pool.map(use, [1]), pool.apply(lambda: model), pool.apply(inside, (3,)))
+        pool.map(move, [1, 2])
+        print(pool.apply(look), pool.apply(scaled, (1,)))
+        scale = 3
+        print(pool.apply(look), pool.apply(scaled, (1,)))
+    with Executor(1, initializer=functools.partial(start, 5)) as executor:
+        print(list(executor.map(use, [1])), executor.submit(look).result())
+    print(model, seen)
+""")
+    assert run_program(script)[0].splitlines() == [
+        "[(7, 8, 7, 1)] 7 (3, 4, 3)",
+        "(9, 8, 7) 2",
+        "(9, 8, 7) 3",
+        "[(5, 6, 5, 1)] (5, 6, 5)",
+        "None {}",
+    ]
+
+
 def test_processes_are_replaced_after_so_many_chunks() -> None:
     with Pool(1, initializer=remember, initargs=("b",), maxtasksperchild=3) as pool:
         pids = pool.map(pid_of, range(9), chunksize=1)

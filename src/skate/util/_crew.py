@@ -35,6 +35,7 @@ from skate.exceptions import (
     TaskCancelledError,
     TaskError,
 )
+from skate.util._initialized import Sent, namespace_of, settle
 
 #: How long the crew's thread stays when there is nothing to wait for: the next call of a loop finds it there.
 LINGER_S = 0.05
@@ -73,6 +74,7 @@ class Worker:
     def start(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
         if initializer is not None:
             initializer(*initargs)
+            settle()
 
     def run(
         self, function: Callable[..., Any] | None, calls: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]
@@ -187,6 +189,7 @@ class Crew:
         self._session = skate.get_runtime_context().get_job_id()
         self._initializer = initializer
         self._initargs = initargs
+        self._namespace = None if initializer is None else namespace_of(initializer)
         self._jobs_per_worker = jobs_per_worker
         self._remote_class = RemoteWorker.options(**{**WORKER_OPTIONS, **(options or {})})
         self._when_broken = when_broken
@@ -294,7 +297,7 @@ class Crew:
         self._hire()
 
     def _send(self, member: _Member, job: Job) -> None:
-        function = None if member.token is job.token else job.function
+        function = None if member.token is job.token else self._sent(job.function)
         try:
             answer = member.actor.run.remote(function, job.calls, job.kwargs).future()
         except Exception as error:  # noqa: BLE001 - the job's own: it cannot be pickled, or Skate is gone
@@ -315,7 +318,7 @@ class Crew:
         while len(self._members) < min(self.size, wanted) and self.broken is None and not self._terminated:
             try:
                 member = _Member(self._remote_class.remote(bytes(multiprocessing.current_process().authkey)))
-                answer = member.actor.start.remote(self._initializer, self._initargs).future()
+                answer = member.actor.start.remote(self._sent(self._initializer), self._initargs).future()
             except Exception as error:
                 if making:
                     raise  # an initializer that cannot be pickled
@@ -324,6 +327,10 @@ class Crew:
             self._members.add(member)
             self._starting += 1
             self._expect(member, None, answer)
+
+    def _sent(self, function: Callable[..., Any] | None) -> Any:
+        """What is given to a worker for this function."""
+        return function if function is None or self._namespace is None else Sent(function, self._namespace)
 
     def _expect(self, member: _Member, job: Job | None, answer: Future[Any]) -> None:
         self._expected += 1
