@@ -89,6 +89,8 @@ class ResultExtra(msgspec.Struct, array_like=True, gc=False):
     cancelled: bool = False
     #: Number of items that a streaming generator made.
     items: int = 0
+    #: One that was stopped had begun.
+    began: bool = True
 
 
 class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -161,7 +161,7 @@ class Concurrency(abc.ABC):
         for calls in self.waiting():
             for call in list(calls):
                 if call[1].id == id and _remove(calls, call):
-                    peer.send(m.Results([self._executor.cancelled_result(id)]))
+                    peer.send(m.Results([self._executor.cancelled_result(id, began=False)]))
                     return
         current = self._running.get(id)
         if current is not None:

@@ -198,7 +198,7 @@ class Executor:
         for index, (_, task) in enumerate(self._queue):
             if task.id == message.id:
                 del self._queue[index]
-                peer.send(m.Results([self.cancelled_result(message.id)]))
+                peer.send(m.Results([self.cancelled_result(message.id, began=False)]))
                 return
         if self.actor is not None:
             # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
@@ -237,8 +237,8 @@ class Executor:
         else:
             self._runtime.submitter.cancel_children(children)
 
-    def cancelled_result(self, id: bytes) -> Result:
-        return Result(id, Failure(b""), ResultExtra(cancelled=True))
+    def cancelled_result(self, id: bytes, *, began: bool = True) -> Result:
+        return Result(id, Failure(b""), ResultExtra(cancelled=True, began=began))
 
     def _on_cancel_signal(self, signum: int, frame: Any) -> None:
         """In the main thread, between two bytecodes of whatever it does."""
@@ -362,7 +362,7 @@ class Executor:
             self._slot[:] = task.id
             begin = perf_counter()
             if self._cancelled_early and task.id in self._cancelled_early:
-                result: Result | None = self.cancelled_result(task.id)
+                result: Result | None = self.cancelled_result(task.id, began=False)
             else:
                 result = self._execute(peer, task)
             if self._runtime.closed:

@@ -409,7 +409,7 @@ class Submitter:
                 self._table.add_borrower(kept, peer.process_id)
         if type(result.value) is Failure:
             if extra is not None and extra.cancelled:
-                self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=True))
+                self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=extra.began))
                 return
             if self._may_retry(entry, result.value):
                 self._retry(id, entry)
