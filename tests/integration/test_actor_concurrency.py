@@ -632,6 +632,36 @@ def test_an_async_call_that_waits_for_its_turn_is_cancelled_and_never_runs(tmp_p
     assert not any("second" in line for line in lines(log))
 
 
+@pytest.mark.parametrize("slow", ["CurrentCall", "create_task"])
+def test_a_cancel_that_meets_an_async_call_at_its_start_is_not_lost(tmp_path: Path, slow: str) -> None:
+    """The call is taken from those that wait, then counts as running, then its task is made: it comes in between."""
+    meets = tmp_path / "meets"
+
+    def slow_down(_: Any) -> None:
+        from skate._worker import actor_concurrency
+        from skate._worker.current import get_runtime
+
+        calls = get_runtime().executor.actor.concurrency  # type: ignore[union-attr]
+        place: Any = actor_concurrency if slow == "CurrentCall" else calls._loop  # type: ignore[union-attr]
+        begin = getattr(place, slow)
+
+        def begin_slowly(*args: Any) -> Any:
+            if not meets.exists():
+                meets.touch()
+                time.sleep(0.5)
+            return begin(*args)
+
+        setattr(place, slow, begin_slowly)
+
+    patient = Patient.options(max_concurrency=2).remote()
+    value_of(patient.__ray_call__.remote(slow_down))
+    ref = patient.wait.remote(tmp_path / "log", "first")
+    wait_for(meets.exists, WITHIN_S, "the call to be started")
+    skate.cancel(ref)
+    assert_cancelled(ref)
+    assert skate.get([patient.ping.remote() for _ in range(4)], timeout=WITHIN_S) == ["pong"] * 4
+
+
 def test_a_cancel_that_an_async_call_swallows_does_no_harm(tmp_path: Path) -> None:
     started = tmp_path / "started"
 

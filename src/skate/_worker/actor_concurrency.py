@@ -155,20 +155,22 @@ class Concurrency(abc.ABC):
                 self._interrupt(id)
         self.outbox.forget(peer)
 
-    def cancel(self, peer: Peer, message: m.Cancel) -> None:
-        """With the runtime's lock held."""
+    def cancel(self, peer: Peer, message: m.Cancel) -> bool:
+        """Whether there is such a call. With the runtime's lock held."""
         id = message.id
         for calls in self.waiting():
             for call in list(calls):
                 if call[1].id == id and _remove(calls, call):
                     peer.send(m.Results([self._executor.cancelled_result(id, began=False)]))
-                    return
+                    return True
         current = self._running.get(id)
-        if current is not None:
-            current.cancelled = True
-            self._interrupt(id)
-            if message.recursive and current.prefix:
-                self._runtime.submitter.cancel_children(current.prefix)
+        if current is None:
+            return False
+        current.cancelled = True
+        self._interrupt(id)
+        if message.recursive and current.prefix:
+            self._runtime.submitter.cancel_children(current.prefix)
+        return True
 
     @abc.abstractmethod
     def _interrupt(self, id: bytes) -> None:
@@ -328,11 +330,23 @@ class AsyncCalls(Concurrency):
         if news is not None:
             self._loop.call_soon_threadsafe(news.set)
 
+    def cancel(self, peer: Peer, message: m.Cancel) -> bool:
+        if super().cancel(peer, message):
+            return True
+        # It has ended, or the main thread is about to start it; that will be over when the loop comes to this.
+        self._loop.call_soon_threadsafe(self._cancel_again, peer, message)
+        return False
+
+    def _cancel_again(self, peer: Peer, message: m.Cancel) -> None:
+        with self._runtime.lock:
+            super().cancel(peer, message)
+
     def _interrupt(self, id: bytes) -> None:
         def cancel() -> None:
             task = self._tasks.get(id)
             if task is not None:
-                task.cancel()
+                # Behind its first step: a task that is cancelled before that never enters `_run`, nor leaves it.
+                self._loop.call_soon(task.cancel)
 
         self._loop.call_soon_threadsafe(cancel)
 
