@@ -193,10 +193,11 @@ class ActorClass(Generic[T]):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s + 0.0005, LOOK_AGAIN_S_MAX)
         where = f" in namespace {info.namespace!r}" if info.namespace else ""
+        elsewhere = f", {info.namespace!r}" if info.namespace != runtime.welcome.namespace else ""
         raise ValueError(
             f"the name {options.name!r} is taken{where} by another actor.\n"
-            f"  next: skate.get_actor({options.name!r}) gives a handle to it; get_if_exists=True does that when there "
-            "is one and makes one when there is none."
+            f"  next: skate.get_actor({options.name!r}{elsewhere}) gives a handle to it; get_if_exists=True does that "
+            "when there is one and makes one when there is none."
         )
 
     def _pickle_about(self) -> bytes:
@@ -476,11 +477,12 @@ def get_actor(name: str, namespace: str | None = None) -> Actor[Any]:
             found = _found(answer)
     if found is None:
         spoken = f" in namespace {where!r}" if where else ""
+        elsewhere = f", namespace={where!r}" if where != runtime.welcome.namespace else ""
         raise ValueError(
             f"there is no actor named {name!r}{spoken}.\n"
             "  why:  none was created with that name, or it is dead: an actor ends with its last handle unless "
             'it was created with lifetime="detached".\n'
-            f"  next: Class.options(name={name!r}, get_if_exists=True).remote() makes it if it is missing."
+            f"  next: Class.options(name={name!r}{elsewhere}, get_if_exists=True).remote() makes it if it is missing."
         )
     return found
 
