@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 from skate._core.ids import short
 from skate._core.task import ActorInfo, ActorSettings
@@ -426,7 +426,7 @@ def _positional(signature: inspect.Signature | None) -> tuple[int, int]:
 # --- verbs ------------------------------------------------------------------------------------------------------------
 
 
-def method(**options: Any) -> Callable[[F], F]:
+def method(*no_function: NoReturn, **options: Any) -> Callable[[F], F]:
     """Options of one method of an actor.
 
         @skate.remote
@@ -436,7 +436,7 @@ def method(**options: Any) -> Callable[[F], F]:
 
     num_returns, concurrency_group, max_task_retries, retry_exceptions, name.
     """
-    if not options:
+    if no_function or not options:
         raise TypeError("@skate.method takes options by keyword: @skate.method(num_returns=2).")
     chosen = method_options(**options)
 

@@ -408,6 +408,17 @@ def test_a_bad_option_of_a_method_is_an_error_that_names_it(option: str, value: 
         counter.add.options(**{option: value}).remote()
 
 
+def test_a_method_is_not_decorated_without_options() -> None:
+    with pytest.raises(TypeError, match=r"takes options by keyword: @skate.method\(num_returns=2\)"):
+
+        class Bare:
+            @skate.method  # type: ignore[arg-type]
+            def go(self) -> None: ...
+
+    with pytest.raises(TypeError, match="takes options by keyword"):
+        skate.method()
+
+
 # --- Resources --------------------------------------------------------------------------------------------------------
 
 
