@@ -517,6 +517,21 @@ def test_an_async_stream_can_be_cancelled(tmp_path: Path) -> None:
     assert value_of(source.ping.remote()) == "pong"
 
 
+def test_a_method_that_stops_the_loop_does_not_stop_the_actor() -> None:
+    @skate.remote
+    class Careless:
+        async def stop(self) -> None:
+            asyncio.get_running_loop().stop()
+
+        async def ping(self) -> str:
+            return "pong"
+
+    careless = Careless.remote()
+    refs = [careless.stop.remote(), careless.ping.remote()]
+    assert skate.get(refs, timeout=WITHIN_S) == [None, "pong"]
+    assert value_of(careless.ping.remote()) == "pong"
+
+
 # --- Cancel -----------------------------------------------------------------------------------------------------------
 
 

@@ -189,6 +189,7 @@ class AsyncCalls(Concurrency):
         self._waiting: dict[str, deque[Call]] = {group: deque() for group in self._limits}
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         self._flushing = False
+        self._stopping = False
         self._leaving = False
         #: Set when the consumer of a generator took something.
         self._news: dict[bytes, asyncio.Event] = {}
@@ -212,6 +213,8 @@ class AsyncCalls(Concurrency):
 
     def run(self) -> None:
         self._loop.run_forever()
+        while not self._stopping:  # a method has stopped the loop, and no call would be answered any more
+            self._loop.run_forever()
         self.outbox.flush()
         self._leaving = True
         # Calls that wait get the chance to tidy up; what comes of them is of no interest any more.
@@ -222,6 +225,7 @@ class AsyncCalls(Concurrency):
             self._loop.run_until_complete(asyncio.wait(others, timeout=LEAVE_S))
 
     def stop(self) -> None:
+        self._stopping = True
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
 
