@@ -88,7 +88,8 @@ class RuntimeContext:
 
     def is_canceled(self) -> bool:
         """Whether somebody cancelled the current task."""
-        return get_runtime().context.cancelled
+        context = get_runtime().context
+        return context.cancelled == context.id
 
     def get(self) -> dict[str, Any]:
         """The main facts as a dict."""

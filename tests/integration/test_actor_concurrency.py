@@ -677,6 +677,46 @@ def test_a_cancel_that_meets_an_async_call_at_its_start_is_not_lost(tmp_path: Pa
     assert skate.get([patient.ping.remote() for _ in range(4)], timeout=WITHIN_S) == ["pong"] * 4
 
 
+@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}], ids=["plain", "threads"])
+def test_a_cancel_that_meets_a_call_at_its_start_is_heard(tmp_path: Path, options: dict[str, int]) -> None:
+    """The call is taken from those that wait, and then counts as running: the cancel comes in between."""
+    meets = tmp_path / "meets"
+
+    @skate.remote
+    class Polite:
+        def slow_down(self) -> None:
+            from skate._worker import actor_concurrency
+            from skate._worker.current import get_runtime
+
+            executor: Any = get_runtime().executor
+            # What is called next: a plain actor enters the context, a thread notes the call.
+            place: Any = actor_concurrency if options else executor._runtime.context.__class__
+            begin = place.CurrentCall if options else place.enter
+
+            def begin_slowly(*args: Any) -> Any:
+                if not meets.exists():
+                    meets.touch()
+                    time.sleep(0.5)
+                return begin(*args)
+
+            setattr(place, "CurrentCall" if options else "enter", begin_slowly)
+
+        def work(self) -> str:
+            end = time.monotonic() + WITHIN_S / 2
+            while not skate.get_runtime_context().is_canceled():
+                assert time.monotonic() < end, "the cancel was lost"
+                time.sleep(0.001)
+            return "heard"
+
+    polite = Polite.options(**options).remote()
+    value_of(polite.slow_down.remote())
+    ref = polite.work.remote()
+    wait_for(meets.exists, WITHIN_S, "the call to be started")
+    skate.cancel(ref)
+    with contextlib.suppress(TaskCancelledError):
+        assert value_of(ref) == "heard"
+
+
 def test_a_cancel_that_an_async_call_swallows_does_no_harm(tmp_path: Path) -> None:
     started = tmp_path / "started"
 

@@ -151,7 +151,7 @@ class Concurrency(abc.ABC):
                 _remove(calls, call)
         for id, current in list(self._running.items()):
             if current.caller is peer:
-                current.cancelled = True
+                current.cancelled = id
                 self._interrupt(id)
         self.outbox.forget(peer)
 
@@ -166,7 +166,7 @@ class Concurrency(abc.ABC):
         current = self._running.get(id)
         if current is None:
             return False
-        current.cancelled = True
+        current.cancelled = id
         self._interrupt(id)
         if message.recursive and current.prefix:
             self._runtime.submitter.cancel_children(current.prefix)
@@ -380,11 +380,26 @@ class ThreadedCalls(Concurrency):
             self._groups[self._group_of(task)].add((peer, task))
         peer.send(m.Taken())
 
-    def run_call(self, peer: Peer, task: Task) -> None:
+    def begin_call(self, peer: Peer, task: Task) -> CurrentCall:
+        """It has been taken from those that wait; with the lock of its group held."""
+        current = self._running[task.id] = CurrentCall(task, peer)
+        return current
+
+    def cancel(self, peer: Peer, message: m.Cancel) -> bool:
+        if super().cancel(peer, message):
+            return True
+        # It has ended, or a thread is about to begin it: that is over when we have had the locks.
+        for threads in self._groups.values():
+            with threads.lock:
+                pass
+        return super().cancel(peer, message)
+
+    def run_call(self, peer: Peer, task: Task, current: CurrentCall) -> None:
         executor = self._executor
         if self._then is not None:
+            del self._running[task.id]
+            self._finish_if_done()
             return
-        current = self._running[task.id] = CurrentCall(task, peer)
         CURRENT_CALL.set(current)
         begin = time.perf_counter()
         result: Result | None = None
@@ -444,11 +459,11 @@ class Threads:
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._started = 0
         self._idle = 0
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def add(self, call: Call) -> None:
         self.calls.append(call)
-        with self._lock:
+        with self.lock:
             start = self._started < self._limit and len(self.calls) > self._idle
             self._started += start
         if start:
@@ -459,18 +474,19 @@ class Threads:
     def _run(self) -> None:
         calls, tokens = self.calls, self._tokens
         while True:
-            with self._lock:
+            with self.lock:
                 self._idle += 1
             tokens.get()
-            with self._lock:
+            with self.lock:
                 self._idle -= 1
-            try:
-                peer, task = calls.popleft()
-            except IndexError:
-                continue
-            self._owner.run_call(peer, task)
+                try:
+                    peer, task = calls.popleft()
+                except IndexError:
+                    continue
+                current = self._owner.begin_call(peer, task)
+            self._owner.run_call(peer, task, current)
             self._owner.send_results(more=bool(calls))
-            del peer, task
+            del peer, task, current
 
 
 async def _as_async(generator: Any) -> Any:

@@ -25,7 +25,6 @@ from skate.exceptions import AsyncioActorExit
 if TYPE_CHECKING:
     from skate._worker.actor_concurrency import Concurrency
     from skate._worker.execute import Executor
-    from skate._worker.peers import Peer
     from skate._worker.runtime import Runtime
 
 
@@ -167,11 +166,6 @@ class ActorProcess:
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(self.instance, *args, **kwargs)
-
-    def cancel(self, peer: Peer, message: m.Cancel) -> None:
-        """A call that runs several at a time; plain actors leave this to the executor."""
-        if self.concurrency is not None:
-            self.concurrency.cancel(peer, message)
 
 
 #: Ray's names for them, and ours.

@@ -21,7 +21,8 @@ class TaskContext:
         self.name = name
         self.fn = b""
         self.attempt = 0
-        self.cancelled = False
+        #: The task that was cancelled last. Not a flag: the I/O thread may set it before the main thread is in here.
+        self.cancelled = b""
         #: Children and puts so far; guarded by the runtime's lock.
         self.counter = 0
         #: Of the ids of children; made when the first one is.
@@ -32,7 +33,6 @@ class TaskContext:
         self.fn = fn
         self.depth = depth
         self.attempt = attempt
-        self.cancelled = False
         self.counter = 0
         self.prefix = b""
 

@@ -200,13 +200,8 @@ class Executor:
                 del self._queue[index]
                 peer.send(m.Results([self.cancelled_result(message.id, began=False)]))
                 return
-        if self.actor is not None:
-            # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
-            if self._current is not None and self._current.id == message.id:
-                self._runtime.context.cancelled = True
-                if self.producer.close(message.id):  # a generator can be stopped where it yields
-                    self._cancel = message.id
-            self.actor.cancel(peer, message)
+        if self.actor is not None and self.actor.concurrency is not None:
+            self.actor.concurrency.cancel(peer, message)
             return
         if self._current is None or self._current.id != message.id:
             if message.queued_only:
@@ -215,7 +210,12 @@ class Executor:
             self._cancelled_early.add(message.id)
         current = self._current
         if current is not None and current.id == message.id:
-            self._runtime.context.cancelled = True
+            self._runtime.context.cancelled = message.id
+            if self.actor is not None:
+                # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
+                if self.producer.close(message.id):  # a generator can be stopped where it yields
+                    self._cancel = message.id
+                return
             children = child_prefix(current.id, self._runtime.context.attempt)
             if message.queued_only:
                 if message.recursive:
