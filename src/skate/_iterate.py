@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from skate._core.task import Failure
 from skate._object_ref import ObjectRef
 from skate._serialize.failures import error_of, failure_of
@@ -51,8 +53,8 @@ def as_completed(runtime: Runtime, refs: list[ObjectRef[T]], timeout: float | No
     return watch()
 
 
-def _run_chunk(function: Any, chunk: list[tuple[Any, ...]]) -> tuple[list[Any], float, bytes | None]:
-    """Values up to the first error, the time they took, and that error."""
+def _run_chunk(function: Any, chunk: list[tuple[Any, ...]], *, catch: bool) -> tuple[list[Any], float, bytes | None]:
+    """Values up to the first error, the time they took, and that error; unless that is for the task to fail with."""
     values = []
     begin = time.perf_counter()
     error = None
@@ -60,7 +62,9 @@ def _run_chunk(function: Any, chunk: list[tuple[Any, ...]]) -> tuple[list[Any], 
         for items in chunk:
             arguments = [get_runtime().get([item], None)[0] if isinstance(item, ObjectRef) else item for item in items]
             values.append(function(*arguments))
-    except Exception as raised:  # noqa: BLE001 - it is raised where the map is consumed
+    except Exception as raised:
+        if not catch:
+            raise
         name = getattr(function, "__qualname__", type(function).__name__)
         error = failure_of(raised, function_name=name, pid=os.getpid()).payload
     return values, time.perf_counter() - begin, error
@@ -80,14 +84,23 @@ def parallel_map(
     if isinstance(function, ActorMethod):
         return _map_calls(runtime, function, zip(*iterables), max_in_flight or CALLS_MAX)
     if isinstance(function, RemoteFunction):
-        plain, options = function._function, function._options
+        # An item's value is whatever the function returns.
+        plain, options = function._function, msgspec.structs.replace(function._options, num_returns=None)
     elif callable(function):
         plain, options = function, task_options()
     else:
         raise TypeError(f"map() takes a function, not a {type(function).__qualname__}.")
+    retries = bool(options.retry_exceptions)
+    if retries and chunk is not None and chunk > 1:
+        raise ValueError(
+            f"map({chunk=}) of a function with retry_exceptions: each item is a task, because one that failed is run "
+            "again by itself. Leave chunk out."
+        )
+    if retries or options.max_calls:  # these count runs of the function
+        chunk = chunk or 1
 
     def run_chunk(items: list[tuple[Any, ...]]) -> tuple[list[Any], float, bytes | None]:
-        return _run_chunk(plain, items)
+        return _run_chunk(plain, items, catch=not retries)
 
     run_chunk.__qualname__ = run_chunk.__name__ = getattr(plain, "__qualname__", type(plain).__name__)
     task: RemoteFunction[Any, Any] = RemoteFunction(run_chunk, options)

@@ -53,6 +53,33 @@ def test_plain_and_remote_functions(function: Any) -> None:
     assert list(skate.map(function, range(10))) == [square(i) for i in range(10)]
 
 
+def test_an_item_is_retried_as_the_options_of_its_function_say() -> None:
+    def attempts(needed: int) -> int:
+        attempt = skate.get_runtime_context().get_attempt_number()
+        if attempt < needed:
+            raise ConnectionError("not yet")
+        return attempt
+
+    function = skate.remote(attempts).options(max_retries=2, retry_exceptions=[ConnectionError])
+    assert list(skate.map(function, [0, 2, 1])) == [0, 2, 1]
+    results = skate.map(function, [1, 3])
+    assert next(results) == 1
+    with pytest.raises(ConnectionError, match="not yet"):
+        next(results)
+    with pytest.raises(ValueError, match="Leave chunk out"):
+        skate.map(function, [0], chunk=2)
+
+
+def test_a_worker_is_replaced_after_max_calls_items() -> None:
+    pids = list(skate.map(skate.remote(max_calls=2)(lambda _: os.getpid()), range(12)))
+    assert max(pids.count(pid) for pid in pids) == 2
+
+
+def test_an_item_is_all_that_the_function_returns() -> None:
+    pair = skate.remote(num_returns=2)(lambda x: (x, -x))
+    assert list(skate.map(pair, range(3))) == [(0, 0), (1, -1), (2, -2)]
+
+
 def test_several_iterables_stop_with_the_shortest() -> None:
     assert list(skate.map(pow, [2, 3, 4], itertools.count(1))) == [2, 9, 64]
 
