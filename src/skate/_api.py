@@ -63,7 +63,7 @@ def init(
     ignore_reinit_error: bool = False,
     include_dashboard: bool | None = None,
     runtime_env: dict[str, Any] | None = None,
-    spill_directory: str | None = None,
+    spill_directory: str | os.PathLike[str] | None = None,
     memory_threshold: float = 0.95,
     infeasible_grace_s: float = 10.0,
     idle_worker_s: float = 5.0,
@@ -104,9 +104,7 @@ def init(
             )
         if address in (None, "auto"):
             address = os.environ.get("SKATE_ADDRESS") or address
-        _check_init(
-            address, num_cpus, num_gpus, object_store_memory, namespace, memory_threshold, logging_level, ignored
-        )
+        _check_init(address, num_cpus, num_gpus, _memory, object_store_memory, memory_threshold, logging_level, ignored)
         for name, seconds in (
             ("infeasible_grace_s", infeasible_grace_s),
             ("idle_worker_s", idle_worker_s),
@@ -130,13 +128,13 @@ def init(
             num_gpus=int(num_gpus or 0),
             resources=checked.resources,
             labels=checked_labels(labels),
-            memory=_memory,
+            memory=None if _memory is None else int(_memory),
             object_store_memory=int(object_store_memory or default_store_bytes()),
-            spill_directory=directory,
-            memory_threshold=memory_threshold,
-            infeasible_grace_s=infeasible_grace_s,
-            idle_worker_s=idle_worker_s,
-            store_full_grace_s=store_full_grace_s,
+            spill_directory=os.fsdecode(directory),
+            memory_threshold=float(memory_threshold),
+            infeasible_grace_s=float(infeasible_grace_s),
+            idle_worker_s=float(idle_worker_s),
+            store_full_grace_s=float(store_full_grace_s),
         )
         _settings.clear()
         _settings.update(namespace=namespace, runtime_env=checked.runtime_env)
@@ -167,12 +165,14 @@ def _check_init(
     address: str | None,
     num_cpus: Any,
     num_gpus: Any,
+    memory: Any,
     object_store_memory: Any,
-    namespace: Any,
     memory_threshold: Any,
     logging_level: Any,
     ignored: dict[str, Any],
 ) -> None:
+    from skate._options import checked_amount
+
     if address not in (None, "local", "auto") and not _is_address(address):
         raise ValueError(
             f"init(address={address!r}): it may be 'local' (or left out) to start a node here, 'auto' to join the "
@@ -185,9 +185,9 @@ def _check_init(
         ):  # fmt: skip
             if value is not None:
                 raise ValueError(f"init({name}={value!r}, {address=}): what the node has was decided by its start.")
-    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
-        if value is not None and not (_is_number(value) and 0 <= value < math.inf):
-            raise ValueError(f"init({name}={value!r}): it may be a number, 0 or more.")
+    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus), ("_memory", memory)):
+        if value is not None:
+            checked_amount("init", name, value)
     if num_gpus is not None and num_gpus != int(num_gpus):
         raise ValueError(f"init(num_gpus={num_gpus!r}): it may be a whole number; tasks can ask for fractions.")
     if not (_is_number(memory_threshold) and 0 < memory_threshold <= 1):

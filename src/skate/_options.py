@@ -151,6 +151,13 @@ def checked_text(call: str, argument: str, value: object) -> str:
         raise type(reason)(f"{call}({argument}={_short(value)}): {reason}; it may be a string.") from None
 
 
+def checked_amount(call: str, argument: str, value: object) -> float:
+    try:
+        return _amount(value)
+    except (TypeError, ValueError) as reason:
+        raise ValueError(f"{call}({argument}={_short(value)}): {reason}; it may be a number, 0 or more.") from None
+
+
 def checked_labels(value: object) -> dict[str, str]:
     """Labels of a node."""
     try:

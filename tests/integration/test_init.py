@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import skate
@@ -223,6 +224,20 @@ def test_resources_are_what_init_was_told() -> None:
     assert total["object_store_memory"] == 64 << 20
 
 
+def test_numbers_of_numpy_and_paths_are_taken_as_what_they_are(tmp_path: Path) -> None:
+    skate.init(
+        num_cpus=np.float32(2),
+        num_gpus=np.int64(1),
+        object_store_memory=np.int64(64 << 20),
+        memory_threshold=np.float64(0.9),
+        infeasible_grace_s=np.float64(1.0),
+        spill_directory=tmp_path,
+        _memory=2e9,
+    )
+    total = skate.cluster_resources()
+    assert [total[name] for name in ("CPU", "GPU", "memory")] == [2, 1, 2e9]
+
+
 def test_without_arguments_there_is_a_cpu_for_each_core_and_no_gpu() -> None:
     skate.init()
     assert skate.cluster_resources()["CPU"] >= 1
@@ -264,7 +279,12 @@ def test_what_ray_programs_pass_is_accepted() -> None:
         ({"num_cpus": True}, (TypeError, ValueError), "num_cpus"),
         ({"num_cpus": float("nan")}, ValueError, "num_cpus"),
         ({"num_cpus": float("inf")}, ValueError, "num_cpus"),
+        ({"num_cpus": 1e17}, ValueError, "num_cpus"),
+        ({"num_cpus": 0.00001}, ValueError, "num_cpus"),
         ({"num_gpus": -1}, ValueError, "num_gpus"),
+        ({"num_gpus": 10**17}, ValueError, "num_gpus"),
+        ({"_memory": -1}, ValueError, "_memory"),
+        ({"_memory": "1GB"}, ValueError, "_memory"),
         ({"num_gpus": 1.5}, (TypeError, ValueError), "num_gpus"),
         ({"resources": {"CPU": 2}}, ValueError, "num_cpus"),
         ({"resources": {"licence": -2}}, ValueError, "licence"),
