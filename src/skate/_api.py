@@ -234,7 +234,8 @@ def _is_address(address: Any) -> bool:
     if not isinstance(address, str):
         return False
     host, _, port = address.removeprefix(OUTSIDE).rpartition(":")
-    return address.startswith("skate-") or bool(host and port.isdecimal() and 0 < int(port) < 1 << 16)
+    whole = bool(host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16)
+    return whole or address.startswith("skate-")
 
 
 def _is_number(value: Any) -> bool:

@@ -304,6 +304,7 @@ def test_what_ray_programs_pass_is_accepted() -> None:
         ({"log_to_driver": "no"}, TypeError, "log_to_driver"),
         ({"num_cpu": 2}, TypeError, "num_cpu"),
         ({"address": "somewhere"}, ValueError, "address"),
+        ({"address": "ray://10.0.0.1:10001"}, ValueError, "skate://host:port"),
         ({"address": "10.0.0.1:6379", "num_cpus": 2}, ValueError, "num_cpus"),
         ({"address": "10.0.0.1:6379"}, ConnectionError, "skate start --address"),
     ],
