@@ -191,7 +191,7 @@ def make_remote(function: Callable[..., Any], options: Mapping[str, Any]) -> Rem
         return ActorClass(function, actor_options(**options))
     if not callable(function):
         raise TypeError(f"@skate.remote makes functions and classes remote, and {function!r} is neither.")
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"{function.__qualname__} is async, and a task is a plain function: run it with asyncio.run(...) inside a "
             "plain function."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -234,8 +235,12 @@ def test_only_functions_can_be_made_remote(thing: Any) -> None:
 def test_an_async_function_is_refused_with_advice() -> None:
     async def coroutine() -> None: ...
 
-    with pytest.raises(TypeError, match="async"):
-        skate.remote(coroutine)
+    async def generator() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (coroutine, generator):
+        with pytest.raises(TypeError, match="async"):
+            skate.remote(function)
 
 
 def test_a_remote_function_is_not_made_remote_twice() -> None:
