@@ -385,6 +385,8 @@ def as_completed(refs: Iterable[ObjectRef[T]], *, timeout: float | None = None) 
     """
     from skate._iterate import as_completed as run
 
+    if timeout is not None:
+        _check_timeout("as_completed", timeout)
     return run(current.get_runtime(), list(refs), timeout)
 
 

@@ -47,7 +47,8 @@ def as_completed(runtime: Runtime, refs: list[ObjectRef[T]], timeout: float | No
             if not ready:
                 wait = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not runtime.block_until(lambda: ready, wait):
-                    raise GetTimeoutError(timeout_s=timeout, pending=left, total=len(refs))
+                    message = f"as_completed() timed out after {timeout:g} s: {left:,} of {len(refs):,} are not ready."
+                    raise GetTimeoutError(message, timeout_s=timeout, pending=left, total=len(refs))
             yield ready.popleft()
 
     return watch()

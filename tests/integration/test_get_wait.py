@@ -243,10 +243,16 @@ def test_as_completed_with_a_timeout(gates: list[Path]) -> None:
     refs = [skate.put(0), when.remote(gates[0], 1)]
     completed = skate.as_completed(refs, timeout=0.05)
     assert next(completed) == refs[0]
-    with pytest.raises(TimeoutError):
+    with pytest.raises(skate.exceptions.GetTimeoutError, match=r"as_completed\(\) timed out .* 1 of 2"):
         next(completed)
     gates[0].touch()
     assert skate.get(refs[1]) == 1
+
+
+@pytest.mark.parametrize("timeout", ["1", -1, float("nan")])
+def test_as_completed_with_a_bad_timeout(timeout: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="as_completed"):
+        skate.as_completed([skate.put(0)], timeout=timeout)
 
 
 def test_as_completed_that_is_left_early_holds_nothing(gates: list[Path]) -> None:
