@@ -54,6 +54,35 @@ def test_a_list_with_a_failed_task_raises_its_error() -> None:
         skate.get([skate.put(1), fail.remote(), skate.put(2)])
 
 
+def test_an_error_is_raised_while_those_before_it_still_run(gates: list[Path]) -> None:
+    """They may wait for the one that failed, and never end."""
+    running = when.remote(gates[0])
+    failed = fail.remote()
+    with pytest.raises(ValueError, match="failed"):
+        skate.get([running, when.remote(gates[0]), failed], timeout=30)
+    with pytest.raises(ValueError, match="failed"):
+        skate.get([running, failed], timeout=30)
+    with pytest.raises(ValueError, match="failed"):
+        skate.get([running, fail.remote()], timeout=30)
+    with pytest.raises(GetTimeoutError):
+        skate.get([running, skate.put(1)], timeout=0)
+    gates[0].touch()
+
+
+def test_an_error_in_another_process_is_raised_while_those_before_it_still_run(gates: list[Path]) -> None:
+    @skate.remote
+    def first_error(refs: list[Any]) -> str:
+        try:
+            skate.get(refs, timeout=30)
+        except ValueError as error:
+            return str(error.__cause__ or error)
+        return ""
+
+    running = when.remote(gates[0])
+    assert "failed" in skate.get(first_error.remote([running, fail.remote()]))
+    gates[0].touch()
+
+
 @pytest.mark.parametrize(
     "value",
     [1, "ref", None, [1], [[1]], {"a": 1}, object()],

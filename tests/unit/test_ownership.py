@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skate._core.ownership import Entry, ObjectTable
+from skate._core.ownership import FAILED_MAX, Entry, FailureWatch, ObjectTable
 from skate._core.task import Failure
 
 P, Q = b"process-p", b"process-q"
@@ -209,6 +209,40 @@ def test_validate_finds_counts_that_do_not_add_up(broken: Entry) -> None:
     table.entries[X] = broken
     with pytest.raises(AssertionError):
         table.validate()
+
+
+def test_an_error_among_many_objects_is_found_whenever_it_comes() -> None:
+    table = ObjectTable()
+    for id in (X, Y, Z):
+        table.adopt(id, b"")
+    asked = []
+    watch = FailureWatch(table, lambda: asked.append(1) or [X, Y])  # type: ignore[func-returns-value]
+    assert watch.found() is None
+    assert not asked, "nothing is looked at while nothing failed"
+    table.resolve(Z, table.entries[Z], Failure(b"z"))
+    assert watch.found() is None
+    table.resolve(X, table.entries[X], b"value")
+    assert watch.found() is None
+    table.resolve(Y, table.entries[Y], Failure(b"y"))
+    assert watch.found() == Failure(b"y")
+    assert len(asked) == 1
+    late = FailureWatch(table, lambda: [X, Y, Z])
+    assert late.found() == Failure(b"y"), "the first of those that are there"
+
+
+def test_an_error_is_found_behind_more_others_than_are_remembered() -> None:
+    table = ObjectTable()
+    table.adopt(X, b"")
+    watch = FailureWatch(table, lambda: [X])
+    others = [b"%d" % i for i in range(2 * FAILED_MAX)]
+    for id in others:
+        table.adopt(id, b"")
+    table.resolve(others[0], table.entries[others[0]], Failure(b""))
+    assert watch.found() is None
+    table.resolve(X, table.entries[X], Failure(b"x"))
+    for id in others[1:]:
+        table.resolve(id, table.entries[id], Failure(b""))
+    assert watch.found() == Failure(b"x")
 
 
 # --- All of them at random, against a model ---------------------------------------------------------------------------

@@ -30,6 +30,9 @@ import msgspec
 
 from skate._core.task import Failure, Task
 
+#: Objects that became errors and are remembered, for those who wait for them among many others.
+FAILED_MAX = 256
+
 #: An inline value, the place of a value in an arena, or an error.
 Stored = bytes | int | Failure
 
@@ -88,6 +91,9 @@ class ObjectTable:
         self._telling = False
         #: Borrower's side: what we borrow from each other process.
         self._borrowed_from: dict[bytes, set[bytes]] = {}
+        #: How many objects have become errors, and the last of them.
+        self.failures = 0
+        self.failed: deque[bytes] = deque(maxlen=FAILED_MAX)
 
     # -- references ---------------------------------------------------------------------------------
 
@@ -139,6 +145,9 @@ class ObjectTable:
     def resolve(self, id: bytes, entry: Entry, value: Stored, contained: list[bytes] | None = None) -> None:
         """The value is there. The caller has already taken a hold on everything in `contained`."""
         entry.value = value
+        if type(value) is Failure:
+            self.failed.append(id)
+            self.failures += 1  # after it is in the list: other threads look at both
         if contained:
             entry.contained = contained
         waiters = entry.waiters
@@ -274,3 +283,32 @@ class ObjectTable:
             "objects_pending": sum(1 for entry in self.entries.values() if entry.value is None),
             "borrowers": len(self._borrowed_by),
         }
+
+
+class FailureWatch:
+    """Finds an error among many objects. All of them are looked at once; then only what became an error since."""
+
+    def __init__(self, table: ObjectTable, ids: Callable[[], list[bytes]]) -> None:
+        self._table = table
+        #: Asked for when there is an error at all.
+        self._ids = ids
+        self._wanted: frozenset[bytes] = frozenset()
+        self._seen = 0
+
+    def found(self) -> Failure | None:
+        """One of the objects is an error: that one, the first in order if they are looked at for the first time."""
+        table = self._table
+        new = table.failures - self._seen
+        if not new:
+            return None
+        self._seen += new
+        if not self._wanted or new > FAILED_MAX // 2:
+            ids = self._ids()
+            self._wanted = frozenset(ids)
+        else:
+            ids = [id for id in list(table.failed) if id in self._wanted]
+        for id in ids:
+            entry = table.entries.get(id)
+            if entry is not None and type(entry.value) is Failure:
+                return entry.value
+        return None

@@ -29,7 +29,7 @@ from typing import Any
 from skate._core.copies import Copies
 from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
-from skate._core.ownership import Entry, ObjectTable, Stored
+from skate._core.ownership import Entry, FailureWatch, ObjectTable, Stored
 from skate._core.task import Failure, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions, captured
@@ -521,7 +521,7 @@ class Runtime:
     # -- get ----------------------------------------------------------------------------------------------------
 
     def get(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Any]:
-        """The values, in order; raises the first error among them."""
+        """The values, in order; raises an error among them as soon as there is one."""
         deadline = None if timeout is None else time.monotonic() + timeout
         out: list[Any] = []
         append = out.append
@@ -555,12 +555,13 @@ class Runtime:
         return out
 
     def _wait_for_all(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Stored]:
-        """What is known of each once it is there; up to the first error only, as soon as there is one."""
+        """What is known of each once it is there; up to an error only, as soon as there is one."""
         entries = self.table.entries
         values: list[Stored] = []
         append = values.append
         left = iter(refs)
         ref = next(left, None)
+        errors = FailureWatch(self.table, lambda: [ref._id for ref in refs]) if len(refs) > 1 else None
 
         def ready() -> bool:
             nonlocal ref
@@ -568,7 +569,10 @@ class Runtime:
                 while ref is not None:
                     value = entries[ref._id].value
                     if value is None:
-                        return False
+                        if errors is None or (error := errors.found()) is None:
+                            return False
+                        values[:] = [error]
+                        return True
                     append(value)
                     if type(value) is Failure:
                         return True
