@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import skate
+from skate.strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_for
 
 
@@ -182,6 +183,20 @@ def test_why_says_what_the_machine_lacks() -> None:
     text = skate.why(ref)
     assert "64 CPU" in text
     assert "1 CPU" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"label_selector": {"zone": "in(b, c)"}}, "label zone is b or c"),
+        ({"label_selector": {"zone": "!a"}}, "label zone is not a"),
+        ({"scheduling_strategy": NodeAffinitySchedulingStrategy("ff" * 16, soft=False)}, "on node ffff"),
+    ],
+)
+def test_why_says_which_node_is_wanted(options: dict[str, Any], wanted: str) -> None:
+    """It would seem that there is room: a CPU is free."""
+    skate.init(num_cpus=1, labels={"zone": "a"})
+    assert wanted in skate.why(facts.options(**options).remote())
 
 
 def test_why_of_a_value_and_of_an_error() -> None:
@@ -413,6 +428,7 @@ def test_a_closed_output_does_not_disturb(tmp_path: Path) -> None:
     path.write_text("""
 import os, sys
 import skate
+from skate.strategies import NodeAffinitySchedulingStrategy
 
 @skate.remote
 def speak(i):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core import actors as core
 from skate._core.ids import FIRST_RETURN, short
 from skate._core.ownership import Entry
+from skate._core.placement import Where
 from skate._core.task import Failure
 from skate._wire.messages import AskRef, AskTask
 
@@ -130,7 +131,21 @@ def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
         has = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in lacking)
         return f"{name} needs {needs}, and {_whole(runtime)} has {has}: it can never run here."
     has = ", ".join(f"{max(free.get(kind, 0), 0):g} of {total.get(kind, 0):g} {kind}" for kind in cls.resources)
-    return f"{name} waits for a worker: it needs {needs}{ahead}; free now: {has or 'anything'}."
+    where = _wanted(cls.where)
+    return f"{name} waits for a worker{where}: it needs {needs}{ahead}; free now: {has or 'anything'}."
+
+
+def _wanted(where: Where | None) -> str:
+    """The only nodes that will do, if not any will."""
+    if where is None:
+        return ""
+    if where.affinity is not None and not where.affinity.soft:
+        return f" on node {where.affinity.node.hex()}"
+    texts = []
+    for condition in where.required:
+        values = " or ".join(sorted(condition.values)) or "any value"
+        texts.append(f"{condition.key} {'is not' if condition.negated else 'is'} {values}")
+    return f" on a node whose label {' and whose label '.join(texts)}" if texts else ""
 
 
 def _explain_call_locally(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
