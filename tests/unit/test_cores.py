@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,6 +21,23 @@ class Told(Cores):
 
     def _read_s(self) -> float:
         return self.waited_s
+
+
+@pytest.fixture(autouse=True)
+def closed_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker keeps its file until it ends; here it would count as left behind by the tests that share a runtime."""
+    made: list[Cores] = []
+    init = Cores.__init__
+
+    def noting(cores: Cores) -> None:
+        init(cores)
+        made.append(cores)
+
+    monkeypatch.setattr(Cores, "__init__", noting)
+    yield
+    for cores in made:
+        if cores._fd >= 0:
+            os.close(cores._fd)
 
 
 def test_short_times_are_left_alone() -> None:
