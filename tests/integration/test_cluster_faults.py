@@ -98,7 +98,13 @@ def test_running_work_goes_on_without_the_control_service(cluster: Cluster, capf
             return f"the control service of the cluster, at {cluster.address}, {what}" in told
 
         wait_for(lambda: is_told("does not answer"), 10, "the driver to be told what its calls wait for")
+        with pytest.raises(skate.exceptions.GetTimeoutError) as caught:
+            skate.get(waiting, timeout=0.5)
+        assert f"the control service of the cluster, at {cluster.address}, has not answered" in str(caught.value)
     assert skate.get(waiting) == 1
+    with pytest.raises(skate.exceptions.GetTimeoutError) as caught:
+        skate.get(far.remote(60.0), timeout=2.0)
+    assert "control service" not in str(caught.value)
     wait_for(lambda: is_told("answers again"), 10, "the driver to be told that it is back")
     time.sleep(1.0)  # longer than a look at who is alive takes
     assert ids() == {node.node_id for node in cluster.nodes}, "nobody was taken for dead"

@@ -61,6 +61,7 @@ class Inquiries:
             "groups": lambda: daemon.groups.service.describe() if daemon.groups.service is not None else [],
             "store": self.store,
             "statistics": self.statistics,
+            "silence": lambda: daemon.neighbours.control_silence() if daemon.neighbours is not None else None,
         }
 
     def ask(self, process: Process, query: Query) -> None:

@@ -50,6 +50,8 @@ LOOK_S = 0.1
 JOIN_S = 10.0
 #: After this time without a word from the control service, drivers are told.
 SILENT_S = 3.0
+#: After this time, whoever asks: two reports were not answered.
+UNHEARD_S = 2 * REPORT_PERIOD_S
 #: So much of a command line is told, in characters.
 COMMAND_LINE_MAX = 2000
 
@@ -280,6 +282,12 @@ class Neighbours:
                 if is_silent
                 else f"the control service of the cluster, at {host}:{port}, answers again."
             )
+
+    def control_silence(self) -> dict[str, Any] | None:
+        """Since when nothing was heard of the control service, if that is longer than it should be."""
+        silent_s = time.monotonic() - self._heard_at
+        host, port = self._config.control
+        return {"address": f"{host}:{port}", "silent_s": silent_s} if silent_s > UNHEARD_S else None
 
     def tell_control(self, message: wire.Message) -> None:
         self._control.send(message)

@@ -585,17 +585,12 @@ class Runtime:
         if not ready():
             self._fetch_missing(refs)
             if not self.block_until(ready, timeout):
+                from skate._worker.why import explain_timeout
+
                 missing = sum(1 for ref in refs if entries[ref._id].value is None)
-                raise GetTimeoutError(timeout_s=timeout, pending=missing, total=len(refs), reasons=self._reasons(refs))
+                reasons = explain_timeout(self, refs, timeout or 0.0)
+                raise GetTimeoutError(timeout_s=timeout, pending=missing, total=len(refs), reasons=reasons)
         return values
-
-    def _reasons(self, refs: Sequence[ObjectRef[Any]]) -> list[str]:
-        """What the first few of those that are pending wait for."""
-        from skate._worker.why import explain_locally
-
-        with self.lock:
-            pending = [ref for ref in refs if (entry := self.table.entries.get(ref._id)) and entry.value is None]
-            return [explain_locally(self, ref._id) for ref in pending[:3]]
 
     def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
         """Ask the owners of borrowed objects for their values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 #: A worker whose Python is busy in native code may not answer; nobody should wait long to be told so.
 ANSWER_TIMEOUT_S = 2.0
+#: A get() that has run out of time has little left for the question why: only its own node is asked.
+LATE_ANSWER_TIMEOUT_S = 0.5
+#: References whose reasons a get() that ran out of time tells.
+TOLD_MAX = 3
 
 
 def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
@@ -47,6 +52,23 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
         )
         return _explain_sent(name, lease.peer.pid, answer.body if answer is not None else None)
     return _explain_queued(runtime, name, lease)
+
+
+def explain_timeout(runtime: Runtime, refs: Sequence[ObjectRef[Any]], timeout: float) -> list[str]:
+    """What the first few of those that are pending wait for. Whoever looks often does so with a timeout of 0, and must
+    not wait for an answer each time."""
+    entries = runtime.table.entries
+    with runtime.lock:
+        pending = [ref for ref in refs if (entry := entries.get(ref._id)) and entry.value is None]
+        reasons = [explain_locally(runtime, ref._id) for ref in pending[:TOLD_MAX]]
+    if runtime.in_cluster and timeout > 0:
+        silent = runtime.query("silence", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
+        if silent:
+            reasons.append(
+                f"the control service of the cluster, at {silent['address']}, has not answered for "
+                f"{silent['silent_s']:.1f} s: new actors and placement groups, names and skate.kv wait for it"
+            )
+    return reasons
 
 
 def explain_locally(runtime: Runtime, id: bytes) -> str:
