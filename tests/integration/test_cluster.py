@@ -251,6 +251,32 @@ def test_an_object_is_lost_with_the_only_node_that_had_it(cluster: Cluster) -> N
     assert len(skate.get(kept)) == 1_000_000, "there is a copy here"
 
 
+def test_an_object_whose_owner_died_on_another_node_is_an_error_at_once(cluster: Cluster) -> None:
+    """Also for those who know where it was."""
+
+    @skate.remote(resources={"second": 1}, num_cpus=0)
+    class Owner:
+        def make(self) -> tuple[int, list[skate.ObjectRef[bytes]]]:
+            self.ref = skate.put(bytes(3_000_000))
+            return os.getpid(), [self.ref]
+
+    @skate.remote
+    def length(value: bytes) -> int:
+        return len(value)
+
+    owner = Owner.remote()
+    pid, refs = skate.get(owner.make.remote())
+    assert skate.wait(refs, fetch_local=False) == (refs, [])
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(skate.exceptions.ActorDiedError):
+        skate.get(owner.make.remote())
+    began = time.monotonic()
+    for attempt in (refs[0], length.remote(refs[0])):
+        with pytest.raises(skate.exceptions.OwnerDiedError, match=str(pid)):
+            skate.get(attempt, timeout=30)
+    assert time.monotonic() - began < 4, "nothing was tried again and again"
+
+
 def test_an_actor_of_a_node_that_is_gone_starts_on_another(cluster: Cluster) -> None:
     third = cluster.add_node(num_cpus=4)
     actor = Tally.options(num_cpus=3, max_restarts=1, max_task_retries=-1).remote()

@@ -112,6 +112,13 @@ def test_there_is_an_end_to_trying() -> None:
     assert pulls.failed(X, pulls.pulls[X].source) == [FreeRoom(1), Unavailable(X, (P,))]
 
 
+def test_what_is_gone_for_good_is_not_looked_for() -> None:
+    pulls = pulling(6)
+    assert pulls.lost(X) == [FreeRoom(1), Unavailable(X, (P,))]
+    assert not pulls.pulls
+    assert pulls.lost(X) == []
+
+
 def test_pulls_leave_room_for_others_and_the_urgent_come_first() -> None:
     half = STORE_BYTES // 2
     pulls = Pulls(STORE_BYTES)

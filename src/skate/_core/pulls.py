@@ -182,6 +182,11 @@ class Pulls:
         pull.state, pull.source = LOCATING, b""
         return [Locate(object)]
 
+    def lost(self, object: bytes) -> list[Command]:
+        """It is gone for good, wherever it was."""
+        pull = self.pulls.get(object)
+        return self._give_up(pull) if pull is not None else []
+
     def node_died(self, node: bytes) -> list[Command]:
         from_there = [id for id, pull in self.pulls.items() if pull.source == node]
         return [command for id in from_there for command in self.failed(id, node)]

@@ -154,6 +154,10 @@ class Store:
         obj = self._table.objects.get(id)
         return obj is not None and not obj.freed
 
+    def was_freed(self, id: bytes) -> bool:
+        """Whether it is gone for good; of those that were freed lately."""
+        return not self.has(id) and id in self._table.freed
+
     @property
     def used_bytes(self) -> int:
         return int(self._table.statistics()["used_bytes"])

@@ -391,7 +391,11 @@ class Transfers:
                     if tag == message.tag and inlet is not None:
                         inlet.forget(tag)
                     self._forget_chunk(tag)
-        self._do(self._pulls.failed(chunk.object, chunk.source))
+        if message.freed and node == node_at(self._places.get(chunk.object, 0)):
+            # Its maker keeps it for as long as anybody may have it: there is no other source to look for.
+            self._do(self._pulls.lost(chunk.object))
+        else:
+            self._do(self._pulls.failed(chunk.object, chunk.source))
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
@@ -441,8 +445,9 @@ class Transfers:
         waiting, serving.waiting = serving.waiting, []
         if offset < 0:
             del self._serving[object]
+            freed = self._daemon.store.was_freed(object)
             for node, _start, _size, tag in waiting:
-                self._neighbours.send(node, cluster.ChunkFailed(object, tag))
+                self._neighbours.send(node, cluster.ChunkFailed(object, tag, freed))
             return
         for ask in waiting:
             self._send_part(object, *ask)

@@ -379,6 +379,8 @@ class AskChunk(Message, tag=52):
 class ChunkFailed(Message, tag=53):
     object: bytes
     tag: int
+    #: It was here, and is not any more: it was freed, or its owner has died.
+    freed: bool = False
 
 
 class DoneWith(Message, tag=54):

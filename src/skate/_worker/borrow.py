@@ -24,6 +24,7 @@ Methods are called with the runtime's lock held unless they say otherwise.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Refusals that are remembered; who asks for one does so at once.
 REFUSED_MAX = 100
+#: What an owner had goes with it, and whoever asks for that may hear so a moment before they hear of its death.
+DEATH_HEARD_S = 1.0
 
 
 class Registration(NamedTuple):
@@ -115,6 +118,18 @@ class Borrowing:
                 self._table.hold(id)
                 self.register(ref.id, ref.owner, container=id)
         self._table.resolve(id, entry, message.value, held)
+
+    def loss_of(self, id: bytes, owner: bytes) -> ObjectLostError:
+        """Why the value of a stored object is gone, as far as that is known. Waits: not with the lock held."""
+        runtime = self._runtime
+        if owner == runtime.process_id:
+            return ObjectLostError(object_id=id.hex())
+        with runtime.lock:
+            peer = runtime.peers.get(owner)
+        runtime.loop.wait(lambda: peer.gone is not None, time.monotonic() + DEATH_HEARD_S)
+        if peer.gone is None:
+            return ObjectLostError(object_id=id.hex())
+        return OwnerDiedError(object_id=id.hex(), owner_pid=peer.gone.pid)
 
     # -- registering --------------------------------------------------------------------------------------------
 

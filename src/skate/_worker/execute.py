@@ -50,7 +50,7 @@ from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer
-from skate.exceptions import ObjectLostError, TaskInterrupt
+from skate.exceptions import TaskInterrupt
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
@@ -523,7 +523,7 @@ class Executor:
             for arg in extra.args:
                 data = views[arg.id] if type(arg.value) is int else arg.value
                 if data is None:
-                    raise ObjectLostError(object_id=arg.id.hex())
+                    raise self._runtime.borrowing.loss_of(arg.id, arg.owner)
                 value = deserialize(data)  # type: ignore[arg-type]
                 if isinstance(arg.at, int):
                     args[arg.at] = value

@@ -550,7 +550,7 @@ class Runtime:
                     self.copies.learn([(id, place) for _, id, place in stored], node_of(self.process_id))
             for (position, id, _), view in zip(stored, views, strict=True):
                 if view is None:
-                    raise ObjectLostError(object_id=id.hex())
+                    raise self.borrowing.loss_of(id, refs[position]._owner)
                 out[position] = deserialize(view)
         return out
 
