@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +169,39 @@ class Tally:
 
     def where(self) -> tuple[str, int]:
         return skate.get_runtime_context().get_node_id(), os.getpid()
+
+
+def test_a_full_store_names_holders_on_other_nodes() -> None:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster:
+        cluster.add_node(num_cpus=2, resources={"far": 2}, object_store_memory=64_000_000)
+        cluster.connect()
+
+        @skate.remote(resources={"far": 1}, num_cpus=0)
+        class Holder:
+            def make(self) -> np.ndarray[Any, Any]:
+                return np.zeros(10_000_000, dtype=np.uint8)
+
+            def hold(self, *arrays: np.ndarray[Any, Any]) -> None:
+                self.arrays = arrays
+
+            def fill(self) -> tuple[list[str], int]:
+                with pytest.raises(skate.exceptions.ObjectStoreFullError) as caught:
+                    skate.put(bytes(50_000_000))
+                return [what for what, _ in caught.value.holders], os.getpid()
+
+        holder = Holder.remote()
+        near = skate.put(np.ones(10_000_000, dtype=np.uint8))
+        made = holder.make.remote()
+        skate.get(holder.hold.remote(made, near))
+        holders, pid = skate.get(holder.fill.remote())
+        assert cluster.head_node is not None
+        head = cluster.head_node.node_id[:12]
+        by = f": in use by worker pid {pid}"
+        assert {what.partition(", owned by ")[2] for what in holders} == {
+            f"driver pid {os.getpid()} on node {head} ({socket.gethostname()}){by}",
+            f"this node, as a copy from another one{by}",
+        }
+        skate.shutdown()
 
 
 def test_an_actor_lives_on_another_node(cluster: Cluster) -> None:

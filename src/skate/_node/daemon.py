@@ -211,7 +211,8 @@ class Daemon:
     def describe_process(self, process_id: bytes) -> str:
         process = self.processes.get(process_id)
         if process is None:
-            return "a process that has ended"
+            elsewhere = self.neighbours.describe(process_id) if self.neighbours is not None else ""
+            return elsewhere or "a process that has ended"
         return f"{'driver' if process.worker is None else 'worker'} pid {self.pids[process_id]}"
 
     # -- processes come ---------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ SILENT_S = 3.0
 UNHEARD_S = 2 * REPORT_PERIOD_S
 #: So much of a command line is told, in characters.
 COMMAND_LINE_MAX = 2000
+#: Ids of nodes are shown so far to people, as `skate list nodes` shows them.
+ID_SHOWN = 12
 
 
 class Guest:
@@ -462,6 +464,20 @@ class Neighbours:
 
     def send_to_process(self, process_id: bytes, message: wire.Message) -> None:
         self.send(node_of(process_id), cluster.ToProcess(process_id, message))  # type: ignore[arg-type]
+
+    def describe(self, process_id: bytes) -> str:
+        """How a process of another node is called in reports, and what acts for all of them; "" if it is not known."""
+        if process_id == self.transfers.keeper:
+            return "this node, as a copy from another one"
+        if process_id == self.transfers.server:
+            return "other nodes, which copy it"
+        member = self.members.get(node_of(process_id))
+        if member is None:
+            return ""
+        guest = self.guests.get(process_id)
+        kind = "a process" if guest is None else "driver" if guest.job.driver == process_id else "worker"
+        pid = f" pid {guest.pid}" if guest is not None else ""
+        return f"{kind}{pid} on node {member.view.id.hex()[:ID_SHOWN]} ({member.name})"
 
     def pass_on(self, process_id: bytes, node: int, message: wire.Message) -> None:
         """What a process of ours says to another node."""

@@ -96,7 +96,7 @@ class Transfers:
         self._pulls = core.Pulls(daemon.config.object_store_memory)
         prefix = daemon.node_id[:NODE_BYTES]
         #: Names among the processes of the store: whose copies are, who pins what is served, who says "not here".
-        self.keeper, self._server, self._nobody = prefix + b"-copies-", prefix + b"-serves-", prefix + b"-nobody-"
+        self.keeper, self.server, self._nobody = prefix + b"-copies-", prefix + b"-serves-", prefix + b"-nobody-"
         self._places: dict[bytes, int] = {}
         self._rooms: dict[int, Room] = {}
         self._room_of: dict[bytes, int] = {}
@@ -436,7 +436,7 @@ class Transfers:
         serving = self._serving[object] = serving or Serving()
         number = next(self._numbers)
         self._pin_requests[number] = object
-        self._daemon.store.handle(self._server, wire.Pin(number, [object]), time.monotonic())
+        self._daemon.store.handle(self.server, wire.Pin(number, [object]), time.monotonic())
         return serving
 
     def _on_pinned(self, object: bytes, offset: int, size: int) -> None:
@@ -482,7 +482,7 @@ class Transfers:
 
     def _stop_serving(self, object: bytes) -> None:
         del self._serving[object]
-        self._daemon.store.handle(self._server, wire.Unpin([object]), time.monotonic())
+        self._daemon.store.handle(self.server, wire.Unpin([object]), time.monotonic())
 
     def _refuse_awaited(self, object: bytes) -> None:
         for key in [key for key in self._awaited if key[0] == object]:
