@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -655,6 +656,36 @@ def test_ports_that_others_have(machine: Machine, port: str) -> None:
     assert machine.pids() == [], "the head has ended, too"
     machine.fails("start", "--head", "--host", "192.0.2.1", says=["does not have that address", "--host"])
     assert [path.name for path in machine.logs.iterdir() if path.name.startswith("node")] == []
+
+
+@pytest.mark.parametrize("speaks_first", [True, False], ids=["like ssh", "like http"])
+def test_the_address_of_another_service(machine: Machine, port: str, speaks_first: bool) -> None:
+    machine.token.parent.mkdir(mode=0o700)
+    machine.token.touch(mode=0o600)
+    machine.token.write_text("a" * 64)
+
+    def answer(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                sock, _ = server.accept()
+                with sock, contextlib.suppress(ConnectionError):
+                    if speaks_first or sock.recv(4096):
+                        sock.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                        sock.recv(4096)
+
+    with socket.create_server(("127.0.0.1", int(port))) as server:
+        thread = threading.Thread(target=answer, args=(server,), daemon=True)
+        thread.start()
+        for command in (["start"], ["status"]):
+            done = machine.fails(
+                *command, "--address", f"127.0.0.1:{port}", says=[f"127.0.0.1:{port} is not a head of Skate", "port is"]
+            )
+            assert "tls" not in done.err.lower(), done
+        program = f"import skate; skate.init('skate://127.0.0.1:{port}')"
+        done = machine.run([sys.executable, "-c", program])
+        assert f"127.0.0.1:{port} is not a head of Skate" in done.err
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_a_wrong_address(machine: Machine, port: str) -> None:

@@ -254,7 +254,7 @@ def test_plain_text_is_an_error_that_says_so(listens: bool, words: bytes) -> Non
 def test_skate_without_tls_is_an_error_that_says_so(size: int) -> None:
     connector = TlsStream(CONNECTOR, listens=False)
     connector.begin()
-    with pytest.raises(TlsError, match="without TLS: use --tls on both, or on neither"):
+    with pytest.raises(HandshakeError, match="without TLS: use --tls on both, or on neither"):
         connector.receive(Handshake(TOKEN, listens=True).begin()[:size])
 
 

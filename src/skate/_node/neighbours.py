@@ -32,7 +32,7 @@ from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.entrance import Tls
 from skate._wire.gate import Gate, knock, speaks_tls
-from skate._wire.handshake import HandshakeError, Versions
+from skate._wire.handshake import HandshakeError, StrangerError, Versions
 from skate._wire.link import Link
 
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ class Neighbours:
         host, port = self._config.control
         try:
             sock, _versions, rest = knock(host, port, self.token, JOIN_S, self.tls)
+        except StrangerError as error:
+            raise JoinError(f"cannot join the cluster: {error} Check the host and the port.") from None
         except HandshakeError as error:
             raise JoinError(f"cannot join the cluster: {error}") from None
         except OSError as error:

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from skate._wire.entrance import Entrance, Tls
-from skate._wire.handshake import HandshakeError, Versions
+from skate._wire.handshake import HandshakeError, StrangerError, Versions
 from skate._wire.loop import WRITE, EventLoop, Timer
 
 HANDSHAKE_S = 5.0
@@ -201,7 +201,9 @@ def knock(
             sock.settimeout(left)
             data = sock.recv(READ_BYTES)
             if not data:
-                what = "it closed the connection: it may have another token" if entrance.theirs else "it hung up"
+                what = "it closed the connection: it may have another token"
+                if entrance.theirs is None:
+                    what = "it hung up without a word, and may not be Skate"
                 raise HandshakeError(f"{host}:{port} did not let us in; {what}.")
             sock.sendall(entrance.receive(data))
         sock.settimeout(None)
@@ -209,10 +211,16 @@ def knock(
         return _plain(sock, entrance), entrance.theirs, entrance.rest
     except TimeoutError:
         sock.close()
-        hint = "It may use --tls." if tls is None else "It may not use --tls."
+        hint = "What listens there may not be Skate, or " + ("use --tls." if tls is None else "not use --tls.")
         raise HandshakeError(
             f"{host}:{port} did not answer as a node of Skate does within {timeout_s:g} s. {hint}"
         ) from None
+    except StrangerError as error:
+        # Who does not speak first is spoken to with TLS. To a user who met another service that means nothing; what
+        # OpenSSL has to say may.
+        sock.close()
+        why = str(error) if error.__cause__ is not None else "it does not speak Skate's protocol."
+        raise StrangerError(f"what answers at {host}:{port} is not a head of Skate: {why}") from None
     except BaseException:
         sock.close()
         raise

@@ -43,6 +43,10 @@ class HandshakeError(ConnectionError):
     """The other end is not one of ours, or not one that we can talk to. Says why, in one line."""
 
 
+class StrangerError(HandshakeError):
+    """The other end is something else than Skate."""
+
+
 class Versions(NamedTuple):
     protocol: int
     python: tuple[int, int]
@@ -124,12 +128,12 @@ class Handshake:
     def _check_begin(self) -> None:
         begin = self._arrived[: len(MAGIC)]
         if not MAGIC.startswith(begin):
-            raise HandshakeError("the other end does not speak Skate's protocol.")
+            raise StrangerError("the other end does not speak Skate's protocol.")
 
     def _on_hello(self, hello: bytes) -> None:
         magic, protocol, major, minor, version, nonce = _HELLO.unpack(hello)
         if magic != MAGIC:
-            raise HandshakeError("the other end does not speak Skate's protocol.")
+            raise StrangerError("the other end does not speak Skate's protocol.")
         self.theirs = Versions(protocol, (major, minor), version.rstrip(b"\0").decode("ascii", "replace"))
         if hmac.compare_digest(nonce, self._hello[-NONCE_BYTES:]):
             raise HandshakeError("the other end sent our own words back.")

@@ -26,7 +26,7 @@ import ssl
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from skate._wire.handshake import MAGIC
+from skate._wire.handshake import MAGIC, HandshakeError, StrangerError
 
 #: Bytes that are taken before the TLS handshake is done; who sends more is refused. Ours need less than 1 KB in each
 #: direction, and one or two more with the larger keys that newer versions of OpenSSL begin with.
@@ -37,8 +37,8 @@ _FIRST_BYTES = b"\x16\x15"
 _RECORD_BYTES = 16 << 10
 
 
-class TlsError(ConnectionError):
-    """The TLS connection cannot go on and is to be cut. Says why, in one line."""
+class TlsError(StrangerError):
+    """The TLS connection cannot go on and is to be cut: ours do not end so. Says why, in one line."""
 
 
 class TlsUnavailableError(ImportError):
@@ -211,8 +211,8 @@ def _check_begin(data: bytes) -> None:
     if data[0] in _FIRST_BYTES:
         return
     if MAGIC.startswith(data[: len(MAGIC)]):
-        raise TlsError("the other end speaks Skate's protocol without TLS: use --tls on both, or on neither.")
-    raise TlsError("the other end sent plain text, not TLS: use --tls on both, if it is a node of Skate.")
+        raise HandshakeError("the other end speaks Skate's protocol without TLS: use --tls on both, or on neither.")
+    raise TlsError("the other end sent plain text, not TLS.")
 
 
 def _as_tls_error(error: ssl.SSLError) -> TlsError:

@@ -13,7 +13,7 @@ from skate._wire import cluster
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.entrance import Tls
 from skate._wire.gate import knock, speaks_tls
-from skate._wire.handshake import HandshakeError
+from skate._wire.handshake import HandshakeError, StrangerError
 from skate._wire.token import TokenError, find_token
 from skate.cli.parser import Address, show_address
 from skate.cli.parser import address as parse_address
@@ -82,6 +82,12 @@ class Asking:
             host, port = resolve(where[0]), where[1]
             tls = Tls(listens=False) if speaks_tls(host, port) else None
             sock, _, rest = knock(host, port, token, timeout_s, tls)
+        except StrangerError as error:
+            raise Trouble(
+                str(error),
+                "another service has that port. Check the host and the port: they are those that `skate start --head` "
+                "printed, and the port is 6380 unless --port named another.",
+            ) from None
         except HandshakeError as error:
             raise Trouble(
                 str(error),
