@@ -85,8 +85,8 @@ class Yard:
         self._ends.callback(outlet.close)
         return outlet
 
-    def inlet(self) -> Inlet:
-        inlet = Inlet(self.far, self.target.view, self.received)
+    def inlet(self, asked_before: int = 0) -> Inlet:
+        inlet = Inlet(self.far, self.target.view, self.received, asked_before)
         self._ends.callback(inlet.close)
         return inlet
 
@@ -294,6 +294,20 @@ def test_a_chunk_that_comes_twice_ends_the_connection(yard: Yard) -> None:
     yard.near.sendall(HEADER.pack(7, 3) + b"one" + HEADER.pack(7, 3) + b"two")
     yard.received.wait(7, None)
     assert yard.target.view[:3] == b"one"
+
+
+def test_a_chunk_that_was_asked_for_over_a_former_connection_is_thrown_away(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    inlet = yard.inlet(asked_before=9)
+    inlet.expect(8, 0, 3)  # it waited for this connection
+    inlet.expect(9, 3, 3)
+    with caplog.at_level(logging.WARNING, "skate"):
+        for tag, data in ((7, b"x" * 100_000), (8, b"one"), (9, b"two")):
+            yard.near.sendall(HEADER.pack(tag, len(data)) + data)
+        yard.received.wait(8, 9)
+    assert yard.target.view[:6] == b"onetwo"
+    assert not caplog.text
 
 
 # --- Forgetting -------------------------------------------------------------------------------------------------------

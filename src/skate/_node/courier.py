@@ -160,8 +160,11 @@ class Outlet(_Courier):
 class Inlet(_Courier):
     """Receives chunks into the arena. Its methods are called from the loop's thread and do not block."""
 
-    def __init__(self, sock: socket.socket, view: memoryview, done: Done) -> None:
+    def __init__(self, sock: socket.socket, view: memoryview, done: Done, asked_before: int = 0) -> None:
+        """Chunks with tags below `asked_before` may have been asked for over a connection that broke, and come over
+        this one if the peer heard of that too late. They were asked for again, so they are thrown away."""
         self._arena_bytes = len(view)
+        self._asked_before = asked_before
         # Only the thread has the view, and it is gone with it: the arena can be unmapped then.
         super().__init__(sock, done, lambda: self._carry(view), "skate-inlet")
         #: tag → (offset, size) of chunks that have not begun; they go to their place.
@@ -216,6 +219,8 @@ class Inlet(_Courier):
             offset, wanted = self._expected.pop(tag, (None, None))
             if wanted is None:
                 wanted = self._forgotten.pop(tag, None)
+        if wanted is None and tag < self._asked_before:
+            return None
         if wanted is None:
             raise _Misspoken(f"chunk {tag} came ({size} bytes), and nobody had asked for it.")
         if wanted != size:

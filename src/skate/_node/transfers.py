@@ -315,7 +315,8 @@ class Transfers:
         link.connect(member.host, member.port, self._neighbours.token, self._neighbours.tls)
 
     def _begin_receiving(self, node: int, sock: socket.socket) -> None:
-        self._inlets[node] = Inlet(sock, self._daemon.store.view, self._on_done(node, Inlet))
+        done = self._on_done(node, Inlet)
+        self._inlets[node] = Inlet(sock, self._daemon.store.view, done, asked_before=next(self._tags))
         for ask in self._unasked.pop(node, []):
             if ask.tag in self._chunks and self._chunks[ask.tag].wanted:
                 self._send_ask(node, ask)
