@@ -612,6 +612,56 @@ def test_a_job_goes_on_without_its_submitter(machine: Machine, port: str) -> Non
     assert not psutil.pid_exists(pid), "it ends with its node"
 
 
+def test_a_submitted_job_has_one_id(machine: Machine, port: str) -> None:
+    def listed() -> dict[str, Any]:
+        (job,) = json.loads(machine.well("list", "jobs", "--json"))
+        return dict(job)
+
+    machine.well("start", "--head", "--port", port, *SMALL)
+    go = machine.home / "go"
+    program = (
+        "import os, sys, time, skate\n"
+        "for _ in range(2):\n"
+        "    skate.init()\n"
+        "    print(skate.get_runtime_context().get_job_id(), flush=True)\n"
+        "    skate.shutdown()\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+        "sys.exit(5)\n"
+    )
+    (machine.home / "program.py").write_text(program)
+    told = machine.well("submit", "--no-wait", "--", "python", "program.py", str(go))
+    id = told.split()[1]
+    assert listed()["job_id"] == id
+    with machine.begin("submit", "--attach", id) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline().strip() for _ in range(2)] == [id, id]
+        running = listed()
+        assert (running["job_id"], running["state"]) == (id, "running")
+        assert running["entrypoint"] == f"python program.py {go}"
+        assert running["driver_pid"] == int(told.partition("pid ")[2].partition(")")[0])
+        go.touch()
+        assert process.wait(WITHIN_S) == 5
+    ended = listed()
+    assert (ended["job_id"], ended["state"], ended["exit_code"]) == (id, "ended", 5)
+    assert machine.well("list", "jobs").splitlines()[1].startswith(f"{id}  ended")
+    machine.well("stop")
+
+
+def test_a_submitted_job_that_died_with_its_supervisor_is_lost(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    told = machine.well("submit", "--no-wait", "--", "sleep", "1000")
+    pid = int(told.partition("pid ")[2].partition(")")[0])
+    supervisor = psutil.Process(pid).parent()
+    assert supervisor is not None
+    supervisor.kill()
+    wait_for(
+        lambda: [job["state"] for job in json.loads(machine.well("list", "jobs", "--json"))] == ["lost"],
+        WITHIN_S,
+        "the loss of the job to be listed",
+    )
+    machine.well("stop")
+
+
 def test_ctrl_c_ends_the_job(machine: Machine, port: str) -> None:
     machine.well("start", "--head", "--port", port, *SMALL)
     with machine.begin("submit", "--", "sh", "-c", "echo $$; exec sleep 1000") as process:

@@ -32,6 +32,10 @@ class KeyValues:
             case _:
                 raise ValueError(f"nobody knows how to {message.what!r} a key")
 
+    def values(self, namespace: str, answer: Answer) -> None:
+        """All of a namespace, in the order of their keys."""
+        self._backend.scan(TABLE, namespace.encode() + b"\0", lambda pairs: answer([value for _, value in pairs]))
+
     def _put(self, key: bytes, message: wire.KeyValue, answer: Answer) -> None:
         def on_known(known: bytes | None) -> None:
             if known is not None and not message.overwrite:

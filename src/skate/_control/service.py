@@ -63,7 +63,7 @@ class Control:
         self._processes: dict[bytes, Job] = {}
         #: Jobs, those of the past included, as far as they are remembered.
         self._jobs: dict[bytes, dict[str, Any]] = {}
-        #: Drivers of those that run.
+        #: Drivers, and the jobs that they are part of: a submitted command may be several.
         self._drivers: dict[bytes, bytes] = {}
         self.actors = ActorService(self)
         self.groups = GroupService(self)
@@ -179,8 +179,8 @@ class Control:
                     self._names.pop(node, None)
                     self._by_number.pop(node_of(node), None)
                     self._locations.node_died(node)
-                    for id in [id for id, driver in self._drivers.items() if node_of(driver) == node_of(node)]:
-                        self._end_job(id, "lost")
+                    for driver in [driver for driver in self._drivers if node_of(driver) == node_of(node)]:
+                        self._driver_ended(driver, "lost")
                     self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
                     self._commons.topics.node_died(node_of(node))
                     self._placing.node_died(node, self.views)
@@ -222,7 +222,7 @@ class Control:
 
     def _on_job_started(self, link: Link, message: cluster.JobStarted) -> None:
         job = message.job
-        self._drivers[job.id] = job.driver
+        self._drivers[job.driver] = job.id
         self._jobs[job.id] = {
             "job_id": job.id.hex(),
             "driver_pid": message.pid,
@@ -238,12 +238,13 @@ class Control:
             del self._jobs[next(iter(self._jobs))]
 
     def _on_job_ended(self, link: Link, message: cluster.JobEnded) -> None:
-        self._end_job(message.job.id, "ended")
+        self._driver_ended(message.job.driver, "ended")
 
-    def _end_job(self, job: bytes, state: str) -> None:
-        if driver := self._drivers.pop(job, b""):
+    def _driver_ended(self, driver: bytes, state: str) -> None:
+        job = self._drivers.pop(driver, b"")
+        if job:
             self.groups.job_ended(driver)
-        if job in self._jobs:
+        if job in self._jobs and job not in self._drivers.values():
             self._jobs[job].update(state=state, ended_at=time.time())
             self._events.add("job", f"job {job.hex()} is over: {state}", job_id=job.hex())
 
@@ -381,7 +382,11 @@ class Control:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def _on_ask(self, link: Link, message: cluster.Ask) -> None:
-        link.send(cluster.Reply(self._answer(message.what)))
+        what, _, namespace = message.what.partition(" ")
+        if what == "values":
+            self._key_values.values(namespace, lambda body: link.send(cluster.Reply(body)))
+        else:
+            link.send(cluster.Reply(self._answer(what)))
 
     def _answer(self, what: str) -> Any:
         match what:

@@ -40,6 +40,7 @@ FunctionID = NewType("FunctionID", bytes)
 NodeID = NewType("NodeID", bytes)
 ProcessID = NewType("ProcessID", bytes)
 JobID = NewType("JobID", bytes)
+JOB_BYTES = 4
 LeaseID = NewType("LeaseID", int)
 
 PREFIX_BYTES = 12
@@ -88,7 +89,7 @@ def node_at(place: int) -> int:
 
 
 def new_job_id() -> JobID:
-    return JobID(os.urandom(4))
+    return JobID(os.urandom(JOB_BYTES))
 
 
 def function_id(definition: bytes) -> FunctionID:

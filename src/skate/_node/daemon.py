@@ -247,7 +247,7 @@ class Daemon:
         if process.worker is None:
             path = tuple(message.sys_path)
             wants = message.log_to_driver
-            process.job = Job(new_job_id(), process.id, message.namespace, wants, path, message.cwd)
+            process.job = Job(message.job_id or new_job_id(), process.id, message.namespace, wants, path, message.cwd)
         else:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:

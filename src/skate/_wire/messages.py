@@ -53,6 +53,8 @@ class Hello(Message, tag=1):
     log_to_driver: bool = True
     #: What concerns the whole job, for its workers to know.
     namespace: str = ""
+    #: The job that the driver is part of; empty: it is one of its own.
+    job_id: bytes = b""
 
 
 class Welcome(Message, tag=2):

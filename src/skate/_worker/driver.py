@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+from skate._core.ids import JOB_BYTES
 from skate._node.main import NodeConfig
 from skate._wire.messages import Hello
 from skate._worker.functions import PATH_AT_START
@@ -20,6 +21,8 @@ from skate._worker.functions import PATH_AT_START
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
 START_TIMEOUT_S = 60.0
+#: The job that `skate submit` runs this program as, in hexadecimal digits.
+JOB_VARIABLE = "SKATE_JOB_ID"
 EXIT_TIMEOUT_S = 0.5
 
 
@@ -46,6 +49,7 @@ class Node:
             preload=[name for name in PRELOAD if name in sys.modules],
             log_to_driver=log_to_driver,
             namespace=namespace,
+            job_id=_submitted_job(),
         )
         PATH_AT_START.update(hello.sys_path)
         try:
@@ -112,6 +116,14 @@ class LocalNode(Node):
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+def _submitted_job() -> bytes:
+    try:
+        job = bytes.fromhex(os.environ.get(JOB_VARIABLE, ""))
+    except ValueError:
+        return b""
+    return job if len(job) == JOB_BYTES else b""
 
 
 def _enter(address: str) -> socket.socket:

@@ -7,7 +7,10 @@ The actor is detached: the job outlives the terminal that it was submitted from.
 and nobody has asked for LINGER_S, so that whoever asks late still gets the exit code. The command stays in the process
 group of the actor's worker: when the node ends, or kills the worker, the command dies with it.
 
-Built on the public API alone: any program could do the same.
+What `skate list jobs` shows of it is kept in the cluster's key-value store (`skate.kv`). The drivers that the command
+starts are part of the same job, by JOB_VARIABLE.
+
+Otherwise it is built on the public API alone: any program could do the same.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,9 +34,14 @@ from typing import Any
 import psutil
 
 import skate
+from skate._worker.driver import JOB_VARIABLE
 from skate.cli.running import log_directory
 
 NAMESPACE = "skate-jobs"
+#: Jobs that are remembered; the oldest make room for the newest.
+RECORDS_MAX = 1000
+#: Whoever asks how a job ended waits so long until that can be read in the list of jobs, too.
+NOTED_S = 5.0
 #: Output in one answer; more is asked for again. Answers below 100 KB need no shared memory.
 READ_BYTES = 64 << 10
 #: How long a question for output waits for some, and how often it looks.
@@ -83,7 +93,7 @@ class Supervisor:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=directory,
-                env=_environment(address),
+                env={**_environment(address), JOB_VARIABLE: job},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -94,10 +104,32 @@ class Supervisor:
             os.unlink(self._path)
             where = f"in {directory}" if os.path.isdir(directory) else f"there is no directory {directory} on its node"
             raise CannotRun(f"{error.strerror}: {self._command[0]} ({where}).") from None
+        self._noted = threading.Event()
+        self._record: dict[str, Any] = {
+            "job_id": job,
+            "driver_pid": self._process.pid,
+            "entrypoint": shlex.join(self._command),
+            "node_id": skate.get_runtime_context().get_node_id(),
+            "namespace": "",
+            "started_at": time.time(),
+            "ended_at": None,
+            "state": "running",
+        }
+        self._note()
         threading.Thread(target=self._watch, args=(output,), name="watch", daemon=True).start()
 
+    def _note(self, **news: Any) -> None:
+        self._record.update(news)
+        # Sorted by time.
+        key = f"{self._record['started_at']:017.6f}-{self._record['job_id']}"
+        skate.kv.put(key, json.dumps(self._record).encode(), namespace=NAMESPACE)
+
     def _watch(self, output: int) -> None:
+        for old in skate.kv.keys(namespace=NAMESPACE)[:-RECORDS_MAX]:
+            skate.kv.delete(old, namespace=NAMESPACE)
         self._process.wait()
+        self._note(state="ended", ended_at=time.time(), exit_code=self._process.returncode)
+        self._noted.set()
         os.close(output)
         self._remove_copy()
         while time.monotonic() < self._asked_at + LINGER_S:
@@ -127,6 +159,8 @@ class Supervisor:
                 data = file.read(READ_BYTES)
             if data:
                 return data, None
+            if code is not None:
+                self._noted.wait(NOTED_S)
             if code is not None or time.monotonic() > deadline:
                 return b"", code
             time.sleep(LOOK_S)
@@ -146,7 +180,9 @@ class Supervisor:
                 if self._process.poll() is not None and len(processes) == 1:
                     break
                 time.sleep(LOOK_S)
-        return self._process.wait()
+        code = self._process.wait()
+        self._noted.wait(NOTED_S)
+        return code
 
 
 def _environment(address: str) -> dict[str, str]:

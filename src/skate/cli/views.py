@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from skate._core.actors import DEAD
 from skate._core.resources import to_floats
 from skate.cli.asking import NOTHING_RUNS, ask_cluster
 from skate.cli.parser import show_address
@@ -71,6 +72,10 @@ def list_things(options: argparse.Namespace) -> int:
     _, asking = ask_cluster(options)
     with asking:
         found = asking.ask(options.what)
+        if options.what == "jobs":
+            from skate.cli.job import NAMESPACE  # imports all of Skate
+
+            found = _jobs(found, asking.ask(f"values {NAMESPACE}"), asking.ask("actors"))
     if options.what == "nodes":
         found = _serving(found)
     found = [{name: _plain(value) for name, value in thing.items()} for thing in found]
@@ -158,6 +163,20 @@ def _actors_table(actors: Sequence[dict[str, Any]]) -> str:
     ]
     head = ["actor", "class", "name", "namespace", "state", "pid", "node", "restarts", "why"]
     return _table(head, rows, drop="-")
+
+
+def _jobs(drivers: Sequence[dict[str, Any]], records: Sequence[bytes], actors: Sequence[dict[str, Any]]) -> list[Any]:
+    """Programs that joined, and commands that were submitted, whose own drivers are part of them."""
+    from skate.cli.job import NAMESPACE, name_of
+
+    living = {actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["state"] != DEAD}
+    jobs = {job["job_id"]: job for job in drivers if job["namespace"] != NAMESPACE}  # `skate submit` itself is none
+    for record in records:
+        job = json.loads(record)
+        if job["state"] == "running" and name_of(job["job_id"]) not in living:
+            job["state"] = "lost"  # with its node
+        jobs[job["job_id"]] = job
+    return sorted(jobs.values(), key=lambda job: job["started_at"])
 
 
 def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
