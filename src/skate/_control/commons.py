@@ -18,7 +18,7 @@ MESSAGES = (wire.KeyValue, wire.Topic)
 class Commons:
     def __init__(self, send: Send, backend: Backend | None = None) -> None:
         self._send = send
-        self._key_values = KeyValues(backend or Memory())
+        self.key_values = KeyValues(backend or Memory())
         self.topics = Topics(send)
 
     def handle(self, process_id: bytes, message: wire.KeyValue | wire.Topic) -> None:
@@ -27,6 +27,6 @@ class Commons:
                 self._send(process_id, wire.Answer(message.request, body))
 
         if isinstance(message, wire.KeyValue):
-            self._key_values.handle(message, answer)
+            self.key_values.handle(message, answer)
         else:
             answer(self.topics.handle(process_id, message))

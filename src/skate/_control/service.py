@@ -384,7 +384,7 @@ class Control:
     def _on_ask(self, link: Link, message: cluster.Ask) -> None:
         what, _, namespace = message.what.partition(" ")
         if what == "values":
-            self._key_values.values(namespace, lambda body: link.send(cluster.Reply(body)))
+            self._commons.key_values.values(namespace, lambda body: link.send(cluster.Reply(body)))
         else:
             link.send(cluster.Reply(self._answer(what)))
 

@@ -526,14 +526,8 @@ class Daemon:
         if process.ready:
             self.post(leases.ProcessDied(process.id))
         elif not worker.lost_with_zygote:
-            self.post(leases.StartFailed(worker.env, self._describe_death(process, worker)))
-
-    def _describe_death(self, process: Process, worker: PooledWorker) -> str:
-        code = worker.exit_code
-        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        why = f" ({worker.kill_reason})" if worker.kill_reason else ""
-        said = "".join(f" | {line}" for line in process.last_lines)
-        return f"worker pid {worker.pid} {how}{why}{said}"
+            said = "".join(f" | {line}" for line in process.last_lines)
+            self.post(leases.StartFailed(worker.env, worker.describe_end() + said))
 
     def _hear_last_words(self, process: Process) -> None:
         """What a dead worker had sent is as true as if it had lived on; but one that was not ready never will be."""

@@ -65,6 +65,12 @@ class PooledWorker:
         self.lost_with_zygote = False
         self.start_timer: Timer | None = None
 
+    def describe_end(self) -> str:
+        code = self.exit_code
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        why = f" ({self.kill_reason})" if self.kill_reason else ""
+        return f"worker pid {self.pid} {how}{why}"
+
 
 class PoolOwner(Protocol):
     """What the pool tells the daemon."""
