@@ -474,6 +474,94 @@ print(skate.get(skate.remote(far.away).remote()), skate.get(skate.remote(lambda:
     assert output == "far far\n"
 
 
+def test_classes_with_slots_and_functions_with_caches_of_a_script(tmp_path: Path) -> None:
+    output = run_program(
+        tmp_path / "script.py",
+        """
+import functools
+from dataclasses import dataclass
+import skate
+
+@dataclass(slots=True)
+class Point:
+    x: int
+    y: int = 2
+
+@dataclass(slots=True, frozen=True)
+class Frozen:
+    x: int
+
+class Base:
+    __slots__ = "one"
+
+class Slotted(Base):
+    __slots__ = ["two", "__three", "__dict__", "__weakref__"]
+
+    def __init__(self):
+        self.one, self.two, self.__three, self.four = 1, 2, 3, 4
+
+    def all(self):
+        return self.one, self.two, self.__three, self.four
+
+class Trouble(Exception):
+    __slots__ = ("code",)
+
+    def __init__(self, code):
+        self.code = code
+
+@functools.lru_cache(maxsize=5)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+@functools.cache
+def load():
+    return object()
+
+@skate.remote
+def echo(value):
+    return value
+
+@skate.remote
+def make():
+    return Point(3), Frozen(4), Slotted().all(), hasattr(Point(3), "__dict__"), load() is load()
+
+@skate.remote
+def cached(n):
+    return fibonacci(n), fibonacci.cache_parameters()["maxsize"]
+
+@skate.remote
+def fail():
+    raise Trouble(7)
+
+@skate.remote
+class Keeper:
+    def __init__(self, point):
+        self.point = point
+
+    def swap(self, point):
+        self.point, point = point, self.point
+        return point
+
+print(*skate.get([echo.remote(Point(1)), echo.remote(Frozen(1))]), skate.get(echo.remote(Slotted())).all())
+print(skate.get(make.remote()))
+print(skate.get(cached.remote(20)), skate.get(skate.remote(fibonacci).remote(10)))
+keeper = Keeper.remote(Point(5))
+print(skate.get(keeper.swap.remote(Point(6))), skate.get(keeper.swap.remote(Point(7))))
+try:
+    skate.get(fail.remote())
+except Trouble as trouble:
+    print("trouble", trouble.code)
+""",
+    )
+    assert output.splitlines() == [
+        "Point(x=1, y=2) Frozen(x=1) (1, 2, 3, 4)",
+        "(Point(x=3, y=2), Frozen(x=4), (1, 2, 3, 4), False, True)",
+        "(6765, 5) 55",
+        "Point(x=5, y=2) Point(x=6, y=2)",
+        "trouble 7",
+    ]
+
+
 def test_programs_without_a_file() -> None:
     source = "import skate\nf = skate.remote(lambda x: x + 1)\nprint(skate.get(f.remote(1)))\n"
     given = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=50, check=False)

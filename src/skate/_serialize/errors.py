@@ -35,9 +35,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-import cloudpickle
-
 from skate import exceptions
+from skate._serialize.code import CodePickler
 from skate.exceptions import SkateError, TaskError
 
 # --- the record: what travels ----------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def _dumps(value: object, pickler: type[_AsTheClassWants], top: object, above: f
     return file.getvalue()
 
 
-class _AsTheClassWants(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _AsTheClassWants(CodePickler):
     """Pickles exceptions, wherever in the value, without their constructors unless the class has its own way."""
 
     def __init__(self, file: io.BytesIO, top: object, above: frozenset[int]) -> None:
@@ -265,11 +264,8 @@ def _blank(kind: type[BaseException], fields: Mapping[str, Any]) -> BaseExceptio
 
 def _set_state(error: BaseException, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     attributes, fields = state
-    # cloudpickle sends a class of __main__ without its slots: what was an attribute there is a slot here.
-    slots = {name for name in attributes if isinstance(getattr(type(error), name, None), types.MemberDescriptorType)}
-    own = {name: value for name, value in attributes.items() if name not in slots}
-    object.__getattribute__(error, "__dict__").update(own)
-    for name, value in [*fields.items(), *((name, attributes[name]) for name in slots)]:
+    object.__getattribute__(error, "__dict__").update(attributes)
+    for name, value in fields.items():
         try:
             # Not setattr: a frozen dataclass, for one, has a __setattr__ that refuses.
             object.__setattr__(error, name, value)

@@ -1,8 +1,8 @@
 """The pickler: cloudpickle with buffers kept apart, for torch tensors as well.
 
-cloudpickle brings functions, classes, closures and whatever is defined in `__main__`; pickle 5 hands over the buffers
-of numpy arrays, pandas frames and arrow tables. A torch tensor pickles its storage in band, so it travels as the numpy
-array that shares its memory, and arrives with pages of its own where it is written to (private.py).
+cloudpickle brings functions, classes, closures and whatever is defined in `__main__` (code.py); pickle 5 hands over the
+buffers of numpy arrays, pandas frames and arrow tables. A torch tensor pickles its storage in band, so it travels as
+the numpy array that shares its memory, and arrives with pages of its own where it is written to (private.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pickle
 import sys
 from typing import Any
 
-import cloudpickle
+from skate._serialize.code import CodePickler
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class Pickler(CodePickler):
     """One dump of one value; large buffers are appended to `buffers`."""
 
     def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:

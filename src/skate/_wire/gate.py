@@ -211,7 +211,7 @@ def knock(
         return _plain(sock, entrance), entrance.theirs, entrance.rest
     except TimeoutError:
         sock.close()
-        hint = "What listens there may not be Skate, or " + ("use --tls." if tls is None else "not use --tls.")
+        hint = "It may use --tls, or not be Skate." if tls is None else "It may not be Skate, or not use --tls."
         raise HandshakeError(
             f"{host}:{port} did not answer as a node of Skate does within {timeout_s:g} s. {hint}"
         ) from None

@@ -54,14 +54,13 @@ class Function:
 
 def export_function(function: Callable[..., Any], name: str) -> Function:
     """Pickle a function by value if it has to be (`__main__`, closures, lambdas), by reference otherwise."""
-    import cloudpickle
-
+    from skate._serialize.code import CodePickler
     from skate._serialize.diagnose import explain_unpicklable, largest_captures
 
     kind, user = ("class", "actor") if isinstance(function, type) else ("function", "worker")
     with collecting_refs() as refs, io.BytesIO() as file:
         try:
-            cloudpickle.Pickler(file, protocol=5).dump(function)
+            CodePickler(file, protocol=5).dump(function)
         except Exception as error:
             raise explain_unpicklable(function, error, what=f"the remote {kind} {name}") from error
         definition = file.getvalue()

@@ -1,0 +1,59 @@
+"""Pickling of code: cloudpickle, with what it leaves out.
+
+cloudpickle sends functions and classes that cannot be imported (those of `__main__`, of notebooks, of functions) by
+value. Two kinds do not survive that:
+
+- A class with `__slots__`, as `@dataclass(slots=True)` makes one, arrives without its slots. Its instances then have a
+  `__dict__`, and cannot come back to where the class has none.
+- A function with a cache (`functools.cache`, `lru_cache`) is sent by name, and nobody knows that name at the other end.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import sys
+from collections.abc import Callable
+from operator import attrgetter
+from types import MemberDescriptorType
+from typing import Any
+
+import cloudpickle
+
+_Cached = type(functools.lru_cache(lambda: None))
+#: Classes of other metaclasses may be made in ways of their own.
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+
+
+class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is _Cached and not _can_be_imported(value):
+            return _cache_again, (value.__wrapped__, value.cache_parameters())
+        reduced = super().reducer_override(value)
+        if kind in _PLAIN_METACLASSES and type(reduced) is tuple and "__slots__" in vars(value):
+            return _with_slots(value, reduced)
+        return reduced
+
+
+def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What makes the class again, so that it has its slots from the beginning: they cannot be added later."""
+    make, (kind, name, bases, namespace, *rest), (attributes, others), *more = reduced
+    namespace = {**namespace, "__slots__": vars(cls)["__slots__"]}
+    attributes = {key: it for key, it in attributes.items() if not isinstance(it, MemberDescriptorType)}
+    return make, (kind, name, bases, namespace, *rest), (attributes, others), *more
+
+
+def _can_be_imported(function: Any) -> bool:
+    name = function.__module__
+    if name == "__main__" or name in cloudpickle.list_registry_pickle_by_value():
+        return False
+    try:
+        return attrgetter(function.__qualname__)(sys.modules[name]) is function
+    except (KeyError, AttributeError):
+        return False
+
+
+def _cache_again(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return cached
