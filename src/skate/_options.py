@@ -603,7 +603,7 @@ def _checked(options: type, name: str, value: Any) -> Any:
         return rule.check(value)
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"{name}={_short(value)} is not a value for this {KINDS[options].noun} option.\n"
+            f"{name}={_short(value)} is not a value for this option.\n"
             f"  why:  {error}.\n"
             f"  next: it may be {rule.may_be}" + (f" (default {default!r})." if default or default == 0 else ".")
         ) from None

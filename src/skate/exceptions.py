@@ -275,7 +275,9 @@ class _Unschedulable(SkateError):
             f"{self._noun} {name}".rstrip() + " can never run here.",
             what=f"it asks for {_amounts(self.asked)}." if self.asked else "",
             why=reason or (f"the machine has {_amounts(self.available)}." if self.available else ""),
-            next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources.",
+            next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
+            if not reason
+            else "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for.",
         )
         super().__init__(message or text)
 
