@@ -11,6 +11,7 @@ import pytest
 
 import skate
 from programs import run_program
+from skate._node.lobby import enter
 from waiting import wait_for
 
 WITHIN_S = 20.0
@@ -63,6 +64,19 @@ def test_a_detached_actor_outlives_its_driver_and_the_next_one_finds_it(make: Ca
             assert skate.get(skate.remote(lambda x: x + 1).remote(1), timeout=WITHIN_S) == 2
     with skate.init(address, namespace="place"):
         skate.kill(skate.get_actor("kept"))
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff" * 100], ids=["nothing", "garbage"])
+def test_visitors_that_leave_before_they_said_who_they_are_do_no_harm(make: Callable[..., Made], said: bytes) -> None:
+    address, kept, _ = make()
+    for _ in range(3):
+        visitor = enter(address)
+        visitor.sendall(said)
+        visitor.close()
+    with skate.init(address, namespace="place"):
+        handle = skate.get_actor("kept")
+        assert skate.get(handle.pid.remote(), timeout=WITHIN_S) == kept
+        skate.kill(handle)
 
 
 def test_its_name_belongs_to_its_namespace(make: Callable[..., Made]) -> None:

@@ -316,7 +316,7 @@ class Daemon:
         worker = process.worker
         if worker is None:
             if not _is_end(error):
-                sys.stderr.write(f"skate: the node daemon ends, because the driver broke the protocol: {error}\n")
+                sys.stderr.write(f"skate: a driver is cut off from its node, because it broke the protocol: {error}\n")
             self._on_driver_gone(process)
             return
         self.post(leases.WorkerRetired(process.id))
@@ -556,19 +556,20 @@ class Daemon:
         """Its node ends with it, unless others need it."""
         if process.id not in self.processes:
             return
-        self.loop.unwatch(process.pidfd)
-        if self.neighbours is not None:
+        if process.pidfd >= 0:  # otherwise it left before it had said who it is
+            self.loop.unwatch(process.pidfd)
+            os.close(process.pidfd)
+        if self.neighbours is not None and process.ready:
             self.neighbours.job_ended(process.job)
         if not self._is_needed(without=process):
             self._ended = True
             return
         self.output.stop_listening(process)
-        if not self._serves:  # one that serves a cluster writes to a log of its own
+        if process.ready and not self._serves:  # one that serves a cluster writes to a log of its own
             self.pool.let_go_of_output()
         process.channel.send(wire.Goodbye(stays=True))
         gone = wire.PeerGone(process.id, self.pids[process.id], 0, b"", [], "the driver has ended")
         self.store.process_died(process.id, time.monotonic())
-        os.close(process.pidfd)
         self._remove(process)
         self._tell_of_death(process, gone)
         self.post(leases.ProcessDied(process.id))
