@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -77,6 +80,19 @@ def test_visitors_that_leave_before_they_said_who_they_are_do_no_harm(make: Call
         handle = skate.get_actor("kept")
         assert skate.get(handle.pid.remote(), timeout=WITHIN_S) == kept
         skate.kill(handle)
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_the_command_line_tells_of_a_node_that_is_kept(make: Callable[..., Made], command: str, tmp_path: Path) -> None:
+    address, kept, _ = make()
+    said = subprocess.run(
+        [sys.executable, "-m", "skate.cli", command],
+        capture_output=True, text=True, check=False, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    (node,) = [parent for parent in psutil.Process(kept).parents() if f"kill {parent.pid}`" in said.stdout]
+    with skate.init(address):
+        assert skate.get_runtime_context().get_node_id() in address
+    os.kill(node.pid, signal.SIGTERM)
 
 
 def test_its_name_belongs_to_its_namespace(make: Callable[..., Made]) -> None:

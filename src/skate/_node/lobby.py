@@ -7,6 +7,7 @@ process it is: only the user that the node belongs to, and root, come in.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -59,9 +60,7 @@ class Lobby:
             visitor, _ = self.sock.accept()
         except OSError:
             return
-        _pid, uid, _gid = _CREDENTIALS.unpack(
-            visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+        _pid, uid = _other_end(visitor)
         if uid in (0, os.getuid()):
             self._on_driver(visitor)
         else:
@@ -78,6 +77,22 @@ def open_nodes() -> list[str]:
             if len(fields) == 8 and fields[7].startswith(prefix) and fields[3] == _LISTENING:
                 found.add(fields[7][1:])
     return sorted(found, reverse=True)
+
+
+def nodes_of_programs() -> list[int]:
+    """Pids of the nodes of this user that no `skate start` has started: those that detached actors may keep."""
+    pids = []
+    for name in open_nodes():
+        if "@" not in name:
+            with contextlib.suppress(OSError), enter(name) as sock:
+                pids.append(_other_end(sock)[0])
+    return pids
+
+
+def _other_end(sock: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user."""
+    pid, uid, _gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
 
 
 def enter(name: str) -> socket.socket:

@@ -30,6 +30,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from skate._node.lobby import nodes_of_programs
 from skate.cli.trouble import Trouble
 
 LOG_DIRECTORY_VARIABLE = "SKATE_LOG_DIR"
@@ -169,6 +170,15 @@ def look(pid: int) -> Running | None:
     if fields[0] in ("Z", "X"):
         return None
     return Running(pid, kind, rest.partition("@")[0], log, int(fields[19]))
+
+
+def tell_of_programs() -> None:
+    """Those nodes are not ours to end; but whoever looks for what runs here wants to know of them."""
+    pids = nodes_of_programs()
+    if pids:
+        print("\nNodes that skate.init() has started, and that others can join, because they have detached actors:")
+        for pid in pids:
+            print(f'  pid {pid}    skate.init("auto") joins the newest; `kill {pid}` ends it')
 
 
 def wait_for_end(pidfds: list[int], timeout_s: float) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from skate.cli.running import Running, find_running, send_signal, wait_for_end
+from skate.cli.running import Running, find_running, send_signal, tell_of_programs, wait_for_end
 from skate.cli.trouble import Trouble
 
 GOODBYE_S = 5.0
@@ -25,6 +25,7 @@ def stop(*, force: bool) -> int:
     running = find_running()
     if not running:
         print("Nothing to stop: no node or control service of `skate start` runs here.")
+        tell_of_programs()
         return 0
     stuck = []
     for kind in ("node", "control"):

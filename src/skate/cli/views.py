@@ -14,6 +14,7 @@ from skate._core.actors import DEAD
 from skate._core.resources import to_floats
 from skate.cli.asking import NOTHING_RUNS, ask_cluster
 from skate.cli.parser import show_address
+from skate.cli.running import tell_of_programs
 from skate.cli.trouble import Trouble
 
 #: Resources that are counted in bytes.
@@ -35,6 +36,7 @@ def status(options: argparse.Namespace) -> int:
             print("  skate start --head             starts a cluster on this machine")
             print("  skate start --address H:P      joins one")
             print("  skate status --address H:P     asks one that runs elsewhere")
+            tell_of_programs()
         return NOTHING_RUNS
     with asking:
         about, nodes, actors = asking.ask("cluster"), asking.ask("nodes"), asking.ask("actors")
