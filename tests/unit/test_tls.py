@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skate._wire.handshake import PROOF_BYTES, Handshake, HandshakeError
+from skate._wire.handshake import MAGIC, PROOF_BYTES, Handshake, HandshakeError
 from skate._wire.tls import (
     HANDSHAKE_BYTES_MAX,
     Certificate,
@@ -287,7 +287,7 @@ def feed(end: TlsStream, pieces: list[bytes]) -> bytes:
     for piece in pieces:
         try:
             plain, _ = end.receive(piece)
-        except TlsError:
+        except HandshakeError:
             failed = True
         else:
             assert not (failed and plain)
@@ -302,6 +302,7 @@ TLS_BEGINS = st.sampled_from(
 
 @THOROUGH
 @given(TLS_BEGINS, st.lists(st.binary(max_size=300), max_size=5), st.booleans())
+@example(b"", [MAGIC[:1]], False)
 def test_garbage_is_an_error_or_nothing(begin: bytes, pieces: list[bytes], listens: bool) -> None:
     end = TlsStream(LISTENER if listens else CONNECTOR, listens)
     end.begin()
