@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import skate
 from skate._node.lobby import nodes_of, public_nodes
 from skate.cli.asking import Asking
 from skate.cluster_utils import Cluster, ClusterNode
+from skate.util import placement_group
 from waiting import wait_for
 
 
@@ -108,6 +110,24 @@ def test_running_work_goes_on_without_the_control_service(cluster: Cluster, capf
     wait_for(lambda: is_told("answers again"), 10, "the driver to be told that it is back")
     time.sleep(1.0)  # longer than a look at who is alive takes
     assert ids() == {node.node_id for node in cluster.nodes}, "nobody was taken for dead"
+
+
+def test_calls_that_wait_for_the_control_service_hear_of_a_shutdown(cluster: Cluster) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: skate.kv.get("key"),
+        lambda: skate.pubsub.publish("topic", b""),
+        lambda: skate.pubsub.subscribe("topic"),
+        lambda: skate.get_actor("nobody"),
+        lambda: skate.remote(Cluster).options(name="somebody").remote(),
+        lambda: placement_group([{"CPU": 1}]),
+    ]
+    with ThreadPoolExecutor(len(calls)) as pool, Frozen(cluster._control.pid):
+        waiting = [pool.submit(call) for call in calls]
+        assert not wait(waiting, 0.5).done
+        skate.shutdown()
+        for future in waiting:
+            with pytest.raises(skate.exceptions.NodeDiedError, match=r"skate\.shutdown\(\) was called"):
+                future.result(10)
 
 
 def test_a_driver_on_a_machine_that_is_no_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._wire.messages import Message
+from skate.exceptions import NodeDiedError
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
@@ -57,6 +58,8 @@ class Requests:
         if runtime.broken:
             raise runtime.broken
         self._abandon_request(number, undo)
+        if runtime.closed:
+            raise NodeDiedError("skate.shutdown() was called before the answer came.")
         return None
 
     def _abandon_request(self, number: int, undo: Callable[[Any], None] | None) -> None:
