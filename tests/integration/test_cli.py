@@ -659,6 +659,7 @@ def test_a_submitted_job_that_died_with_its_supervisor_is_lost(machine: Machine,
         WITHIN_S,
         "the loss of the job to be listed",
     )
+    assert machine.well("list", "jobs").splitlines()[1].split()[4] == "?", "nobody knows how long it took"
     machine.well("stop")
 
 

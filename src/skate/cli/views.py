@@ -177,6 +177,7 @@ def _jobs(drivers: Sequence[dict[str, Any]], records: Sequence[bytes], actors: S
         job = json.loads(record)
         if job["state"] == "running" and name_of(job["job_id"]) not in living:
             job["state"] = "lost"  # with its node
+            job["ended_at"] = jobs.get(job["job_id"], job)["ended_at"]  # a driver of it may be known
         jobs[job["job_id"]] = job
     return sorted(jobs.values(), key=lambda job: job["started_at"])
 
@@ -187,7 +188,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
             job["job_id"][:ID_SHOWN],
             job["state"].lower(),
             _clock(job["started_at"]),
-            _duration((job["ended_at"] or time.time()) - job["started_at"]),
+            _took(job),
             str(job["driver_pid"]),
             job["node_id"][:ID_SHOWN],
             job["namespace"] or "-",
@@ -196,6 +197,12 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
         for job in jobs
     ]
     return _table(["job", "state", "began", "took", "pid", "node", "namespace", "command"], rows, drop="-")
+
+
+def _took(job: dict[str, Any]) -> str:
+    if job["ended_at"] is None and job["state"] == "lost":
+        return "?"
+    return _duration((job["ended_at"] or time.time()) - job["started_at"])
 
 
 def _events_table(events: Sequence[dict[str, Any]]) -> str:
