@@ -612,6 +612,25 @@ def test_a_job_goes_on_without_its_submitter(machine: Machine, port: str) -> Non
     assert not psutil.pid_exists(pid), "it ends with its node"
 
 
+def test_all_who_follow_a_job_are_told_how_it_ended(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    go = machine.home / "go"
+    command = f"echo begun; until [ -e {go} ]; do sleep 0.02; done; echo over; exit 5"
+    job = machine.well("submit", "--no-wait", "--", "sh", "-c", command).split()[1]
+    with machine.begin("submit", "--attach", job) as quick, machine.begin("submit", "--attach", job) as slow:
+        assert quick.stdout is not None
+        assert slow.stdout is not None
+        assert quick.stdout.readline() == slow.stdout.readline() == "begun\n"
+        slow.send_signal(signal.SIGSTOP)
+        go.touch()
+        assert quick.wait(WITHIN_S) == 5
+        slow.send_signal(signal.SIGCONT)
+        assert slow.wait(WITHIN_S) == 5
+        assert slow.stdout.read() == "over\n"
+    machine.fails("submit", "--attach", job, says=[f"there is no job {job}"])
+    machine.well("stop")
+
+
 def test_a_submitted_job_has_one_id(machine: Machine, port: str) -> None:
     def listed() -> dict[str, Any]:
         (job,) = json.loads(machine.well("list", "jobs", "--json"))

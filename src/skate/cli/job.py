@@ -105,6 +105,9 @@ class Supervisor:
             where = f"in {directory}" if os.path.isdir(directory) else f"there is no directory {directory} on its node"
             raise CannotRun(f"{error.strerror}: {self._command[0]} ({where}).") from None
         self._noted = threading.Event()
+        #: Who reads the output, and has not got all of it.
+        self._readers: set[str] = set()
+        self._readers_lock = threading.Lock()
         self._record: dict[str, Any] = {
             "job_id": job,
             "driver_pid": self._process.pid,
@@ -148,8 +151,10 @@ class Supervisor:
             "node_id": skate.get_runtime_context().get_node_id(),
         }
 
-    def read(self, start: int) -> tuple[bytes, int | None]:
+    def read(self, reader: str, start: int) -> tuple[bytes, int | None]:
         """Output from that byte on, as soon as there is some, and the exit code once all of it was read."""
+        with self._readers_lock:
+            self._readers.add(reader)
         deadline = time.monotonic() + READ_WAIT_S
         while True:
             self._asked_at = time.monotonic()
@@ -164,6 +169,12 @@ class Supervisor:
             if code is not None or time.monotonic() > deadline:
                 return b"", code
             time.sleep(LOOK_S)
+
+    def release(self, reader: str) -> bool:
+        """That one reads no more; whether nobody does, so that this actor can be ended."""
+        with self._readers_lock:
+            self._readers.discard(reader)
+            return not self._readers
 
     def cancel(self) -> int:
         """End the command and what it has started; its exit code."""

@@ -9,6 +9,7 @@ own.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import secrets
 import sys
@@ -132,18 +133,19 @@ def _follow(id: str, supervisor: Any) -> int:
     """Its output, until it ends."""
     at = 0
     code: int | None = None
+    reader = secrets.token_hex(4)
     try:
         while code is None:
-            data, code = skate.get(supervisor.read.remote(at), timeout=ANSWER_S)
+            data, code = skate.get(supervisor.read.remote(reader, at), timeout=ANSWER_S)
             at += len(data)
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("\nskate: ending the job …\n")
         skate.get(supervisor.cancel.remote(), timeout=ANSWER_S)
-        skate.kill(supervisor)
+        _release(supervisor, reader)
         return INTERRUPTED
-    skate.kill(supervisor)
+    _release(supervisor, reader)
     if code < 0:
         sys.stderr.write(f"skate: job {id} was ended by signal {-code}.\n")
         return 128 - code
@@ -153,6 +155,13 @@ def _follow(id: str, supervisor: Any) -> int:
 def _cancel(id: str) -> int:
     supervisor = _find(id)
     skate.get(supervisor.cancel.remote(), timeout=ANSWER_S)
-    skate.kill(supervisor)
+    _release(supervisor)
     print(f"Ended job {id}.")
     return 0
+
+
+def _release(supervisor: Any, reader: str = "") -> None:
+    """End the supervisor of a job that is over, unless others have still to hear from it how it ended."""
+    with contextlib.suppress(skate.exceptions.ActorDiedError):  # the last of them was as quick
+        if skate.get(supervisor.release.remote(reader), timeout=ANSWER_S):
+            skate.kill(supervisor)
