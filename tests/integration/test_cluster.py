@@ -225,10 +225,12 @@ def test_a_named_actor_is_found_from_every_node(cluster: Cluster) -> None:
 def test_a_handle_travels_to_another_node_and_keeps_its_actor(cluster: Cluster) -> None:
     @skate.remote(resources={"second": 1})
     def use(actor: skate.actor.ActorHandle) -> int:
-        time.sleep(0.3)
+        wait_for(lambda: skate.kv.get("dropped") is not None, 10, "the driver to have no handle any more")
         return skate.get(actor.add.remote())
 
-    assert skate.get(use.remote(Tally.remote())) == 1
+    ref = use.remote(Tally.remote())
+    skate.kv.put("dropped", b"")
+    assert skate.get(ref) == 1
 
 
 def test_an_actor_on_another_node_starts_again(cluster: Cluster) -> None:
@@ -261,11 +263,13 @@ def test_tasks_of_a_node_that_is_gone_run_elsewhere(cluster: Cluster, gracefully
 def test_a_task_without_retries_is_lost_with_its_node(cluster: Cluster) -> None:
     @skate.remote(resources={"third": 1}, max_retries=0)
     def hang() -> None:
+        skate.kv.put("runs", b"")
         time.sleep(60)
 
     third = cluster.add_node(resources={"third": 1})
     ref = hang.remote()
-    wait_for(lambda: "third" not in skate.available_resources(), 10, "the task to run")
+    # Its resources are taken before it has arrived there, and until then it is not lost.
+    wait_for(lambda: skate.kv.get("runs") is not None, 10, "the task to run")
     cluster.remove_node(third, allow_graceful=False)
     with pytest.raises(skate.exceptions.NodeDiedError, match="no retries left"):
         skate.get(ref)
