@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 import skate
-from skate._node.lobby import nodes_of, public_nodes
+from skate._node.lobby import enter, nodes_of, public_nodes
+from skate._wire.channel import Channel
+from skate._wire.messages import Hello
 from skate.cli.asking import Asking
 from skate.cluster_utils import Cluster, ClusterNode
 from skate.util import placement_group
@@ -180,6 +182,19 @@ def test_a_driver_that_is_not_let_in_is_told_why(
     with pytest.raises(ConnectionError, match=why):
         skate.init(address=address.format(cluster.address))
     assert not skate.is_initialized()
+
+
+def test_a_node_outlives_drivers_that_leave_before_they_have_joined(cluster: Cluster) -> None:
+    (name,) = nodes_of(cluster.address)
+    for words in (b"", b"\0", b"x" * 1000):
+        with enter(name) as sock:
+            sock.send(words)
+    with subprocess.Popen(["true"]) as process:
+        pass
+    channel = Channel(enter(name))
+    channel.send(Hello(process.pid, "driver"))  # killed behind that
+    channel.close()
+    assert skate.get(node_id.remote()) == cluster.nodes[0].node_id
 
 
 def test_a_transfer_goes_on_from_another_copy(cluster: Cluster) -> None:
