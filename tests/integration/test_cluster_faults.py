@@ -20,6 +20,7 @@ from skate._node.lobby import enter, nodes_of, public_nodes
 from skate._wire.channel import Channel
 from skate._wire.messages import Hello
 from skate.cli.asking import Asking
+from skate.cli.trouble import Trouble
 from skate.cluster_utils import Cluster, ClusterNode
 from skate.util import placement_group
 from waiting import wait_for
@@ -194,6 +195,19 @@ def test_a_node_outlives_drivers_that_leave_before_they_have_joined(cluster: Clu
     channel = Channel(enter(name))
     channel.send(Hello(process.pid, "driver"))  # killed behind that
     channel.close()
+    assert skate.get(node_id.remote()) == cluster.nodes[0].node_id
+
+
+def test_a_driver_of_another_version_is_told_so(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    skate.shutdown()
+    monkeypatch.setattr("skate._wire.handshake.PROTOCOL", 999)
+    with pytest.raises(ConnectionError, match=r"protocol 999.*: use the same on both"):
+        skate.init(cluster.address)
+    with pytest.raises(Trouble, match="use the same on both") as caught:
+        Asking(cluster._control_address, cluster._token.encode())
+    assert "token" not in caught.value.next
+    monkeypatch.undo()
+    cluster.connect()
     assert skate.get(node_id.remote()) == cluster.nodes[0].node_id
 
 

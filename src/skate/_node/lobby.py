@@ -2,7 +2,8 @@
 
 The door is a UNIX socket in the abstract namespace of Linux: there is no file that could be left behind, and the kernel
 lists it for those who look. Anybody on the machine could knock, so each who does is asked, through the kernel, whose
-process it is: only the user that the node belongs to, and root, come in.
+process it is: only the user that the node belongs to, and root, come in. They are told the node's versions before
+anything else: code that was compiled for another Python would crash the workers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+
+from skate._wire.handshake import HELLO_BYTES, check_greeting, greeting
 
 _LISTENING = "00010000"
 PRIVATE = "-private"
@@ -61,10 +64,14 @@ class Lobby:
         except OSError:
             return
         _pid, uid = _other_end(visitor)
-        if uid in (0, os.getuid()):
-            self._on_driver(visitor)
-        else:
+        try:
+            if uid not in (0, os.getuid()):
+                raise PermissionError
+            visitor.send(greeting())
+        except OSError:  # or it has left
             visitor.close()
+        else:
+            self._on_driver(visitor)
 
 
 def open_nodes() -> list[str]:
@@ -96,10 +103,14 @@ def _other_end(sock: socket.socket) -> tuple[int, int]:
 
 
 def enter(name: str) -> socket.socket:
-    """A connection to a node that can be joined."""
+    """A connection to a node that can be joined. Raises HandshakeError if it is of another version."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(f"\0{name}")
+        said = sock.recv(HELLO_BYTES, socket.MSG_WAITALL)
+        if len(said) < HELLO_BYTES:
+            raise ConnectionResetError("it has ended")
+        check_greeting(said)
     except OSError:
         sock.close()
         raise

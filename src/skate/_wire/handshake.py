@@ -47,6 +47,10 @@ class StrangerError(HandshakeError):
     """The other end is something else than Skate."""
 
 
+class VersionError(HandshakeError):
+    """The other end is of another version."""
+
+
 class Versions(NamedTuple):
     protocol: int
     python: tuple[int, int]
@@ -131,16 +135,10 @@ class Handshake:
             raise StrangerError("the other end does not speak Skate's protocol.")
 
     def _on_hello(self, hello: bytes) -> None:
-        magic, protocol, major, minor, version, nonce = _HELLO.unpack(hello)
-        if magic != MAGIC:
-            raise StrangerError("the other end does not speak Skate's protocol.")
-        self.theirs = Versions(protocol, (major, minor), version.rstrip(b"\0").decode("ascii", "replace"))
+        self.theirs, nonce = _unpack_hello(hello)
         if hmac.compare_digest(nonce, self._hello[-NONCE_BYTES:]):
             raise HandshakeError("the other end sent our own words back.")
-        if not self.theirs.go_with(self._versions):
-            raise HandshakeError(
-                f"the other end runs {self.theirs}, and this one {self._versions}: use the same on both."
-            )
+        _check_versions(self.theirs, self._versions)
         self._their_hello = hello
 
     def _on_proof(self, proof: bytes) -> None:
@@ -160,3 +158,28 @@ class Handshake:
 
 def _pack_hello(versions: Versions, nonce: bytes) -> bytes:
     return _HELLO.pack(MAGIC, versions.protocol, *versions.python, versions.skate.encode("ascii", "replace"), nonce)
+
+
+def _unpack_hello(hello: bytes) -> tuple[Versions, bytes]:
+    magic, protocol, major, minor, version, nonce = _HELLO.unpack(hello)
+    if magic != MAGIC:
+        raise StrangerError("the other end does not speak Skate's protocol.")
+    return Versions(protocol, (major, minor), version.rstrip(b"\0").decode("ascii", "replace")), nonce
+
+
+def _check_versions(theirs: Versions, ours: Versions) -> None:
+    if not theirs.go_with(ours):
+        raise VersionError(f"the other end runs {theirs}, and this one {ours}: use the same on both.")
+
+
+# On one machine the kernel says who somebody is, and only the versions are left to be compared.
+
+
+def greeting() -> bytes:
+    """HELLO_BYTES with our versions."""
+    return _pack_hello(Versions.ours(), b"")
+
+
+def check_greeting(said: bytes) -> None:
+    """Raises HandshakeError if we cannot talk to whoever said that."""
+    _check_versions(_unpack_hello(said)[0], Versions.ours())

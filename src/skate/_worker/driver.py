@@ -128,13 +128,19 @@ def _submitted_job() -> bytes:
 
 def _enter(address: str) -> socket.socket:
     from skate._node.lobby import enter, nodes_of, public_nodes
+    from skate._wire.handshake import HandshakeError
 
     in_cluster = address != "auto" and not address.startswith("skate-")
+    refused: HandshakeError | None = None
     for name in public_nodes() if address == "auto" else nodes_of(address) if in_cluster else [address]:
         try:
             return enter(name)
+        except HandshakeError as error:
+            refused = error  # another node may do
         except OSError:
             continue  # it has just ended
+    if refused is not None:
+        raise ConnectionError(f"init(address={address!r}): cannot join the node on this machine: {refused}")
     if in_cluster:
         raise ConnectionError(
             f"init(address={address!r}): no node of that cluster runs on this machine.\n"

@@ -13,7 +13,7 @@ from skate._wire import cluster
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.entrance import Tls
 from skate._wire.gate import knock, speaks_tls
-from skate._wire.handshake import HandshakeError, StrangerError
+from skate._wire.handshake import HandshakeError, StrangerError, VersionError
 from skate._wire.token import TokenError, find_token
 from skate.cli.parser import Address, show_address
 from skate.cli.parser import address as parse_address
@@ -87,6 +87,10 @@ class Asking:
                 str(error),
                 "another service has that port. Check the host and the port: they are those that `skate start --head` "
                 "printed, and the port is 6380 unless --port named another.",
+            ) from None
+        except VersionError as error:
+            raise Trouble(
+                str(error), "`skate --version` tells what is here; install the same Skate on the same Python."
             ) from None
         except HandshakeError as error:
             raise Trouble(
