@@ -10,6 +10,7 @@ import pytest
 
 import skate
 from skate.cluster_utils import Cluster
+from skate.util import placement_group
 from skate.util.scheduling_strategies import (
     DoesNotExist,
     Exists,
@@ -17,6 +18,7 @@ from skate.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     NodeLabelSchedulingStrategy,
     NotIn,
+    PlacementGroupSchedulingStrategy,
 )
 
 
@@ -88,6 +90,26 @@ def test_labels_select_nodes(cluster: Cluster, kind: str) -> None:
     for options, expected in LABELS:
         where = places_of(kind, **options)
         assert where <= {cluster.nodes[index].node_id for index in expected}, options
+
+
+@KINDS
+def test_a_timeout_says_where_it_waits_to_run(cluster: Cluster, kind: str) -> None:
+    def why(**options: object) -> str:
+        resident = Resident.options(**options).remote() if kind == "actor" else None
+        ref = node_id.options(**options).remote() if resident is None else resident.node_id.remote()
+        with pytest.raises(skate.exceptions.GetTimeoutError) as caught:
+            skate.get(ref, timeout=0.2)
+        skate.cancel(ref)
+        return str(caught.value)
+
+    here = cluster.nodes[0].node_id
+    assert "on a node whose label zone is nowhere" in why(label_selector={"zone": "nowhere"})
+    assert f"on node {here}" in why(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False), num_cpus=100)
+    group = placement_group([{"CPU": 100}])
+    told = why(scheduling_strategy=PlacementGroupSchedulingStrategy(group), num_cpus=1)
+    assert f"needs 1 CPU in the placement group {group.id.hex()}" in told
+    # What no node has, all of them together may have: a number would mislead.
+    assert "the machine has" not in why(num_cpus=3)
 
 
 @pytest.fixture

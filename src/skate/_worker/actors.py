@@ -133,7 +133,7 @@ class Creation:
 
     __slots__ = (
         "extra", "fn", "function", "generator", "holds", "link", "max_retries", "name", "num_returns", "restartable",
-        "retry_exceptions", "runtime", "settings", "to_place",
+        "retry_exceptions", "runtime", "settings", "to_place", "where",
     )  # fmt: skip
     #: An actor that nobody can call need not be made.
     holds_entry = False
@@ -149,6 +149,7 @@ class Creation:
         self.settings = settings
         self.restartable = info.max_restarts != 0
         self.to_place = info.to_place
+        self.where = info.where
         self.num_returns = 1
         self.generator = ""
         self.max_retries = 0

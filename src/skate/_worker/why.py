@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
 from skate._core.ids import FIRST_RETURN, short
 from skate._core.ownership import Entry
 from skate._core.placement import Where
+from skate._core.resources import GROUP, group_of
 from skate._core.task import Failure
 from skate._wire.messages import AskRef, AskTask
 
@@ -85,11 +86,11 @@ def explain_locally(runtime: Runtime, id: bytes) -> str:
     if kind == "sent":
         return f"{name} was sent to worker pid {where.peer.pid}"
     cls, _ = where
-    total = runtime.welcome.resources
-    needs = ", ".join(
-        f"{amount:g} {kind} (the machine has {total.get(kind, 0):g})" for kind, amount in cls.resources.items()
-    )
-    return f"{name} waits for a worker" + (f": it needs {needs}" if needs else "")
+    needs = _needs(cls.resources)
+    if needs and not runtime.in_cluster and not group_of(cls.resources):  # the rest had to be asked for
+        total = runtime.welcome.resources
+        needs += f"; the machine has {', '.join(f'{total.get(kind, 0):g} {kind}' for kind in cls.resources)}"
+    return f"{name} waits for a worker{_wanted(cls.where)}" + (f": it needs {needs}" if needs else "")
 
 
 def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tuple[str, Any]:
@@ -144,17 +145,32 @@ def _whole(runtime: Runtime) -> str:
 
 def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
     cls, position = queued
-    needs = ", ".join(f"{amount:g} {kind}" for kind, amount in cls.resources.items()) or "no resources"
+    needs = _needs(cls.resources) or "no resources"
     resources = runtime.query("resources")
     total, free = resources["total"], resources["available"]
     ahead = f", behind {position} other tasks of that shape" if position else ""
     lacking = [kind for kind, amount in cls.resources.items() if amount > total.get(kind, 0)]
+    group = group_of(cls.resources)
+    if group and lacking:
+        return f"{name} needs {needs}, which is not there yet."
+    if group:
+        return f"{name} waits for a worker: it needs {needs}{ahead}."
     if lacking:
         has = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in lacking)
         return f"{name} needs {needs}, and {_whole(runtime)} has {has}: it can never run here."
     has = ", ".join(f"{max(free.get(kind, 0), 0):g} of {total.get(kind, 0):g} {kind}" for kind in cls.resources)
     where = _wanted(cls.where)
     return f"{name} waits for a worker{where}: it needs {needs}{ahead}; free now: {has or 'anything'}."
+
+
+def _needs(resources: Mapping[str, float]) -> str:
+    """In the words of who asked for them: resources of placement groups have names of their own."""
+    group = group_of(resources)
+    amounts = {kind.partition(GROUP)[0]: amount for kind, amount in resources.items()}
+    if group:
+        del amounts["bundle"]
+    text = ", ".join(f"{amount:g} {kind}" for kind, amount in amounts.items())
+    return f"{text or 'a place'} in the placement group {group.hex()}" if group else text
 
 
 def _wanted(where: Where | None) -> str:
@@ -179,8 +195,8 @@ def _explain_call_locally(runtime: Runtime, id: bytes, name: str, link: Link) ->
     made_by = runtime.table.entries.get(link.creation_id)
     if made_by is not None and made_by.pending is not None and made_by.pending.missing:
         return f"{name} waits for the actor {link.name}, whose arguments are not there yet"
-    needs = "" if creation is None else ", ".join(f"{amount:g} {kind}" for kind, amount in creation.to_place.items())
-    return f"{name} waits for the actor {link.name} to be started" + (f", which needs {needs}" if needs else "")
+    needs, place = ("", "") if creation is None else (_needs(creation.to_place), _wanted(creation.where))
+    return f"{name} waits for the actor {link.name} to be started{place}" + (f", which needs {needs}" if needs else "")
 
 
 def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
@@ -211,7 +227,7 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
     demand = next((demand for demand in demands["demands"] if demand["process"] == link.id), None)
     if demand is None:
         return f"{name} waits for the actor {link.name} {again}."
-    needs = ", ".join(f"{amount:g} {kind}" for kind, amount in demand["to_place"].items()) or "no resources"
+    needs = _needs(demand["to_place"]) or "no resources"
     lacking = {
         kind: demands["total"].get(kind, 0.0)
         for kind, amount in demand["to_place"].items()
