@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+import msgspec
 import pytest
 
 import skate
+from skate._node.launch import command
 from skate._node.lobby import enter, nodes_of, public_nodes
+from skate._node.main import ClusterConfig, NodeConfig
 from skate._wire.channel import Channel
 from skate._wire.messages import Hello
 from skate.cli.asking import Asking
@@ -196,6 +199,19 @@ def test_a_node_outlives_drivers_that_leave_before_they_have_joined(cluster: Clu
     channel.send(Hello(process.pid, "driver"))  # killed behind that
     channel.close()
     assert skate.get(node_id.remote()) == cluster.nodes[0].node_id
+
+
+def test_a_node_whose_starter_is_killed_meanwhile_ends_in_silence(cluster: Cluster) -> None:
+    nobody, report = os.pipe()
+    os.close(nobody)
+    joined = ClusterConfig(control=cluster._control_address, token=cluster._token, host="127.0.0.1")
+    config = NodeConfig(num_cpus=1, object_store_memory=100 << 20, cluster=joined, report_fd=report)
+    done = subprocess.run(
+        command("skate._node.main"), input=msgspec.json.encode(config) + b"\n", pass_fds=[report], capture_output=True
+    )
+    os.close(report)
+    assert (done.returncode, done.stderr) == (0, b"")
+    wait_for(lambda: len(ids()) == 1, 10, "it to say goodbye")
 
 
 def test_a_driver_of_another_version_is_told_so(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

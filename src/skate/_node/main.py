@@ -136,7 +136,10 @@ def main() -> None:
         daemon = Daemon(config, zygote_pid, zygote_sock)
         if parent >= 0:
             daemon.loop.watch(parent, lambda events: daemon.end("the process that started it is gone"))
-        _report(config, node_id=daemon.node_id.hex(), lobby=daemon.address)
+        try:
+            _report(config, node_id=daemon.node_id.hex(), lobby=daemon.address)
+        except BrokenPipeError:
+            daemon.end("the process that started it is gone")
         daemon.run()
         if daemon.joins_anew:
             _begin_again(config)
