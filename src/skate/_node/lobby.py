@@ -19,6 +19,8 @@ from skate._wire.handshake import HELLO_BYTES, check_greeting, greeting
 
 _LISTENING = "00010000"
 PRIVATE = "-private"
+#: A node that does not say its versions within this time is left alone.
+GREETING_S = 10.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -91,9 +93,19 @@ def nodes_of_programs() -> list[int]:
     pids = []
     for name in open_nodes():
         if "@" not in name:
-            with contextlib.suppress(OSError), enter(name) as sock:
+            with contextlib.suppress(OSError), _connect(name) as sock:
                 pids.append(_other_end(sock)[0])
     return pids
+
+
+def _connect(name: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(f"\0{name}")
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _other_end(sock: socket.socket) -> tuple[int, int]:
@@ -104,10 +116,11 @@ def _other_end(sock: socket.socket) -> tuple[int, int]:
 
 def enter(name: str) -> socket.socket:
     """A connection to a node that can be joined. Raises HandshakeError if it is of another version."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = _connect(name)
     try:
-        sock.connect(f"\0{name}")
+        sock.settimeout(GREETING_S)  # it may be stopped
         said = sock.recv(HELLO_BYTES, socket.MSG_WAITALL)
+        sock.settimeout(None)
         if len(said) < HELLO_BYTES:
             raise ConnectionResetError("it has ended")
         check_greeting(said)
