@@ -547,7 +547,7 @@ class ObjectStoreFullError(SkateError):
             if capacity_bytes
             else "",
             why=why,
-            next="drop references and arrays that are not needed, or give the store more: init(object_store_memory=).",
+            next="drop what is not needed, or give init(object_store_memory=...) or `skate start` more for objects.",
         )
         super().__init__(message or text)
 

@@ -63,6 +63,9 @@ def test_who_subscribes_later_hears_nothing_of_before(anywhere: None) -> None:
         assert skate.pubsub.publish("news", b"elsewhere", namespace="other") == 0
         with pytest.raises(TimeoutError, match=r"'news' within 0\.01 s"):
             first.get(timeout=0.01)
+        for wrong in ("1", -1):
+            with pytest.raises(ValueError, match="0 or more"):
+                first.get(timeout=wrong)  # type: ignore[arg-type]
     assert skate.pubsub.publish("news", b"too late") == 0
 
 

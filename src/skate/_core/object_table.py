@@ -99,7 +99,8 @@ class ObjectTable:
             report = (
                 f"{object_audit.megabytes(minimum)} can never fit: the object store has "
                 f"{object_audit.megabytes(arena.capacity)} in all. "
-                "Give it more with init(object_store_memory=...), or store the value in smaller parts."
+                "Give it more with init(object_store_memory=...) or `skate start --object-store-memory`, or store the "
+                "value in smaller parts."
             )
             return [ReplyFull(process, request, report, False)]
         size = min(size, arena.capacity)
@@ -423,7 +424,8 @@ class ObjectTable:
                 f"{len(sizes)} objects that are wanted at the same time can never fit: they take "
                 f"{object_audit.megabytes(sum(sizes))}, and the object store has "
                 f"{object_audit.megabytes(arena.capacity)} in all. "
-                "Get fewer at a time, pass fewer to one task, or give it more with init(object_store_memory=...)."
+                "Get fewer at a time, pass fewer to one task, or give it more with init(object_store_memory=...) or "
+                "`skate start --object-store-memory`."
             )
             self.room.commands.append(ReplyFull(wait.process, wait.request, report, False))
             return

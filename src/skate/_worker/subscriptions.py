@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from skate._wire.messages import Published, Topic
@@ -40,6 +41,8 @@ class Subscription:
 
     def get(self, timeout: float | None = None) -> bytes:
         """Take the next message; wait for it if there is none."""
+        if timeout is not None and not (isinstance(timeout, Real) and timeout >= 0):
+            raise ValueError(f"Subscription.get({timeout=}): it may be a number of seconds, 0 or more, or None.")
         if not self._runtime.block_until(self._has_news, timeout):
             raise TimeoutError(f"nothing was published on the topic {self.topic!r} within {timeout:g} s.")
         return self._take()
