@@ -577,7 +577,10 @@ def test_submit_sends_the_working_directory_along(machine: Machine, port: str) -
     (project / ".git").mkdir(parents=True)
     (project / ".git" / "secret").touch()
     (project / "helper.py").write_text("WORD = 'helped'")
-    (project / "main.py").write_text("import os, helper; print(helper.WORD, sorted(os.listdir()), os.getcwd())")
+    (project / "main.py").write_text(
+        "import os, helper; print(helper.WORD, sorted(os.listdir()), os.getcwd())\n"
+        "for number in range(5000): open(f'made-{number}', 'w').close()  # takes a while to remove"
+    )
     done = machine.well("submit", "--working-dir", "project", "--", "python", "main.py")
     word, *_, directory = done.split()
     assert word == "helped"

@@ -40,7 +40,7 @@ from skate.cli.running import log_directory
 NAMESPACE = "skate-jobs"
 #: Jobs that are remembered; the oldest make room for the newest.
 RECORDS_MAX = 1000
-#: Whoever asks how a job ended waits so long until that can be read in the list of jobs, too.
+#: Whoever asks how a job ended waits so long until its files are gone and that can be read in the list of jobs, too.
 NOTED_S = 5.0
 #: Output in one answer; more is asked for again. Answers below 100 KB need no shared memory.
 READ_BYTES = 64 << 10
@@ -131,10 +131,12 @@ class Supervisor:
         for old in skate.kv.keys(namespace=NAMESPACE)[:-RECORDS_MAX]:
             skate.kv.delete(old, namespace=NAMESPACE)
         self._process.wait()
-        self._note(state="ended", ended_at=time.time(), exit_code=self._process.returncode)
-        self._noted.set()
-        os.close(output)
+        ended_at = time.time()
+        # First, for whoever has heard that the command ended may end this actor at once.
         self._remove_copy()
+        os.close(output)
+        self._note(state="ended", ended_at=ended_at, exit_code=self._process.returncode)
+        self._noted.set()
         while time.monotonic() < self._asked_at + LINGER_S:
             time.sleep(LOOK_S)
         os._exit(0)
