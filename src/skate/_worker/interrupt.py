@@ -5,6 +5,10 @@ right there. The thread that waits reads the sockets itself, so that could be be
 and the result would be lost. So the driver's handler looks where the main thread is: inside the runtime's own
 bookkeeping the interrupt is put off for a millisecond; in user code, or while the runtime only waits, it is raised at
 once.
+
+The conditions of `threading`, and all that is made of them (events, queues, futures), are no better protected: raised
+while a wait takes its lock back, an exception leaves a `with` block that then releases a lock that it does not hold.
+There, too, the interrupt is put off, though not for long: a thread that stays in there hangs, and should be freed.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -23,6 +27,13 @@ WAITS = frozenset({"_poll", "_sleep_until", "_read_until"})
 _BOOKS = tuple(_PACKAGE + folder + os.sep for folder in ("_worker", "_wire", "_core", "_store"))
 RETRY_S = 0.001
 
+#: Methods of `threading` that take and release locks; a `wait` is one, too, but for the line in which it blocks.
+_LOCKING = frozenset({"__enter__", "__exit__", "_acquire_restore", "_release_save", "notify", "notify_all"})
+_BLOCKING_LINE = "waiter.acquire("
+#: So often is an interrupt put off in a row for their sake.
+LOCKING_TRIES_MAX = 100
+_tries = 0
+
 #: Handler of the user or of Python, which ours stands before.
 _previous: Any = None
 #: An interrupt was put off: raised RETRY_S later, at the end of a get, or at the beginning of the next API call that
@@ -31,18 +42,40 @@ pending = False
 
 
 def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -> bool:
-    """Whether an exception raised here leaves the runtime whole. Looks from the innermost frame outwards.
+    """Whether an exception raised here leaves the runtime, and Python's locks, whole.
 
     `also` names further functions of the runtime in which it does.
     """
-    while frame is not None:
-        code = frame.f_code
+    global _tries
+    if any(map(_is_locking, _stack(frame))) and _tries < LOCKING_TRIES_MAX:
+        _tries += 1
+        return False
+    _tries = 0
+    for each in _stack(frame):
+        code = each.f_code
         if code.co_filename.startswith(_BOOKS):
             return code.co_name in WAITS or code.co_name in also
         if code.co_name == "remote" and code.co_filename.startswith(_PACKAGE):
             return False  # what was sent has to be returned
-        frame = frame.f_back
     return True
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """From the innermost frame outwards."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_locking(frame: FrameType) -> bool:
+    code = frame.f_code
+    if code.co_filename != threading.__file__:
+        return False
+    if code.co_name == "wait" and "waiter" in frame.f_locals:
+        import linecache  # not worth its time in every process
+
+        return _BLOCKING_LINE not in linecache.getline(code.co_filename, frame.f_lineno)
+    return code.co_name in _LOCKING
 
 
 def again_later(signum: int, still_wanted: Callable[[], bool]) -> None:

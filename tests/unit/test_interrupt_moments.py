@@ -1,0 +1,103 @@
+"""Where an interrupt may be raised: not while Python's own locks change hands."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from skate._worker import interrupt
+
+
+class Lock:
+    """A lock that runs something whenever it is about to be taken or released."""
+
+    def __init__(self, on_use: Callable[[str], None]) -> None:
+        self._lock = threading.Lock()
+        self._on_use = on_use
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if blocking:  # a condition asks without blocking whether it is held
+            self._on_use("acquire")
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._on_use("release")
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+
+@pytest.fixture(autouse=True)
+def handler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a driver."""
+    monkeypatch.setattr(interrupt, "_tries", 0)
+    monkeypatch.setattr(interrupt, "_previous", signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, interrupt._on_interrupt)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_ctrl_c_while_a_condition_changes_hands_its_lock(moment: int) -> None:
+    """Entered, released by the wait, taken back, released: it is raised later, and the lock is free then."""
+    uses: list[str] = []
+
+    def on_use(what: str) -> None:
+        uses.append(what)
+        if len(uses) == moment + 1:
+            signal.raise_signal(signal.SIGINT)
+
+    condition = threading.Condition(Lock(on_use))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(1000):  # put off for a millisecond
+            with condition:
+                condition.wait(0.01)
+    assert uses[:4] == ["acquire", "release", "acquire", "release"]
+    assert condition.acquire(blocking=False)
+    assert not condition._waiters  # type: ignore[attr-defined]
+
+
+def frame_of(thread: threading.Thread, name: str) -> Any:
+    """Of a function that the thread is in, once it is."""
+    while True:
+        frame = sys._current_frames()[thread.ident]  # type: ignore[index]
+        if frame.f_code.co_name == name and interrupt._BLOCKING_LINE in interrupt_line(frame):
+            return frame
+
+
+def interrupt_line(frame: Any) -> str:
+    import linecache
+
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+@pytest.mark.parametrize("timeout", [None, 1000])
+def test_what_only_waits_is_interrupted_at_once(timeout: float | None) -> None:
+    items: queue.Queue[int] = queue.Queue()
+    thread = threading.Thread(target=items.get, kwargs={"timeout": timeout}, daemon=True)
+    thread.start()
+    assert interrupt.may_interrupt(frame_of(thread, "wait"))
+    items.put(1)
+    thread.join()
+
+
+def test_who_hangs_in_a_lock_is_freed() -> None:
+    condition = threading.Condition(threading.Lock())
+    condition.acquire()
+    timer = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt), condition:
+        raise AssertionError("it is held")
+    timer.join()
+    assert interrupt._tries == 0
+    condition.release()
