@@ -14,6 +14,7 @@ import pytest
 import skate
 from leaks import RUN_MARK, RUN_MARK_NAME, Footprint
 from shared_runtime import Sharing, left_after_shutdown, shut_down
+from skate.cluster_utils import Cluster
 
 #: Tests in these folders start nothing, and are thousands: they do without the check.
 WITHOUT_LEAK_CHECK = {"unit", "typing"}
@@ -97,6 +98,20 @@ def fresh_runtime() -> Iterator[ModuleType]:
     skate.init(num_cpus=2)
     yield skate
     skate.shutdown()
+
+
+@pytest.fixture(params=["alone", "cluster"])
+def anywhere(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A node with the resource "second": that of the driver, or another one."""
+    if request.param == "alone":
+        with skate.init(num_cpus=2, resources={"second": 2}):
+            yield
+        return
+    with Cluster(initialize_head=True) as cluster:
+        cluster.add_node(num_cpus=2, resources={"second": 2})
+        cluster.connect()
+        yield
+        skate.shutdown()
 
 
 def _fail_if(leaks: list[str]) -> None:

@@ -368,6 +368,7 @@ def test_jobs_are_listed(machine: Machine, port: str) -> None:
     assert events[0] == "node 1 joined"
     assert f"job {job['job_id']} is over: ended" in events
     assert machine.well("list", "events").splitlines()[1].endswith("node  node 1 joined")
+    assert machine.well("list", "functions") == "No functions.\n", "they are gone with their program"
     machine.well("stop")
 
 

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import skate
-from skate.cluster_utils import Cluster
-
-
-@pytest.fixture(params=["alone", "cluster"])
-def anywhere(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "alone":
-        with skate.init(num_cpus=1, resources={"second": 1}):
-            yield
-        return
-    with Cluster(initialize_head=True) as cluster:
-        cluster.add_node(resources={"second": 1})
-        cluster.connect()
-        yield
-        skate.shutdown()
 
 
 def test_keys_and_values(anywhere: None) -> None:

@@ -5,25 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 import skate
-from skate.cluster_utils import Cluster
-
-
-@pytest.fixture(params=["alone", "cluster"])
-def anywhere(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "alone":
-        with skate.init(num_cpus=2, resources={"second": 2}):
-            yield
-        return
-    with Cluster(initialize_head=True) as cluster:
-        cluster.add_node(num_cpus=2, resources={"second": 2})
-        cluster.connect()
-        yield
-        skate.shutdown()
 
 
 @skate.remote(resources={"second": 1})

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from skate._control.actors import ActorService
+from skate._control.backend import Memory
+from skate._control.functions import Functions
 from skate._core import actors as core
 from skate._core.actors import (
     ALIVE,
@@ -453,11 +455,11 @@ class Silence:
 def test_the_service_outlives_the_owner_of_more_actors_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "DEAD_MAX", 2)
     silence: Any = Silence()
-    service = ActorService(silence)
+    service = ActorService(silence, Functions(Memory()))
     for number in range(5):
         id = b"actor-%d" % number
         service.handle(P, wire.RegisterActor(0, id, ActorInfo("Class")))
-        service.handle(P, wire.CreateActor(id, Task(id, b"", b""), wire.Define(b"", "", b""), ActorSettings()))
+        service.handle(P, wire.CreateActor(id, Task(id, b"", b""), ActorSettings()))
     service.process_died(wire.PeerGone(P, 1, 0, b"", [], ""))
     service.table.validate()
     assert len(service.table.actors) == 2

@@ -68,6 +68,9 @@ def test_a_put_is_never_taken_for_a_return() -> None:
 def test_functions_are_the_same_exactly_if_their_definitions_are(one: bytes, other: bytes) -> None:
     assert len(ids.function_id(one)) == 16
     assert (ids.function_id(one) == ids.function_id(other)) == (one == other)
+    assert ids.function_id(one) == ids.function_id(one, [])
+    paths = [["/a"], ["/b"], ["/a", "/b"], ["/a/b"], [""]]
+    assert len({ids.function_id(one), *(ids.function_id(one, path) for path in paths)}) == 6
 
 
 def test_new_ids_are_new() -> None:

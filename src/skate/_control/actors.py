@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol
 
+from skate._control.functions import Functions
 from skate._core import actors as core
 from skate._core.ids import node_of
 from skate._core.task import ActorInfo, Death
@@ -39,8 +40,9 @@ class Outside(Protocol):
 
 
 class ActorService:
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: Outside, functions: Functions) -> None:
         self._outside = outside
+        self._functions = functions
         self.table = core.ActorTable()
         #: What a worker needs to become the actor; for those that are not dead.
         self._creations: dict[bytes, wire.CreateActor] = {}
@@ -67,6 +69,7 @@ class ActorService:
         actor = self.table.actors.get(message.actor)
         if actor is not None and actor.state == core.WAITING:
             self._creations[message.actor] = message
+            self._functions.hold(message.creation.fn, message.actor)
             self._do(self.table.created(message.actor))
 
     def _on_started(self, process_id: bytes, message: wire.ActorStarted) -> None:
@@ -144,16 +147,28 @@ class ActorService:
                 case core.StopLooking(actor):
                     self._outside.unplace(actor)
                 case core.Start(actor, worker):
-                    record = self.table.actors[actor]
-                    start = wire.StartActor(self._creations[actor], record.info, record.owner, record.lives)
-                    self._outside.send(worker, start)
+                    fn = self._creations[actor].creation.fn
+                    self._functions.get(fn, functools.partial(self._start, actor, worker))
                 case core.Leave(worker):
                     self._outside.send(worker, wire.LeaveActor())
                 case core.Kill(worker, reason):
                     self._outside.kill(worker, reason)
         if self.table.deaths != self._deaths:
             self._deaths = self.table.deaths
-            self._creations = {id: made for id, made in self._creations.items() if self.table.is_living(id)}
+            for id in [id for id in self._creations if not self.table.is_living(id)]:
+                self._functions.let_go(self._creations.pop(id).creation.fn, id)
+
+    def _start(self, id: bytes, worker: bytes, define: wire.Define | None) -> None:
+        """The definition of its class has been looked up; whatever it was for may be over."""
+        actor = self.table.actors.get(id)
+        if actor is None or actor.state != core.STARTING or actor.worker != worker:
+            return
+        if define is None:
+            death = Death("crash", "the definition of its class is not in the control service any more.")
+            self._do(self.table.kill(id, death, no_restart=True))
+            return
+        start = wire.StartActor(self._creations[id], define, actor.info, actor.owner, actor.lives)
+        self._outside.send(worker, start)
 
     def _place(self, actor: bytes) -> None:
         if self.is_looking(actor):

@@ -65,7 +65,7 @@ class Control:
         self._jobs: dict[bytes, dict[str, Any]] = {}
         #: Drivers, and the jobs that they are part of: a submitted command may be several.
         self._drivers: dict[bytes, bytes] = {}
-        self.actors = ActorService(self)
+        self.actors = ActorService(self, self._commons.functions)
         self.groups = GroupService(self)
         self._placing = Placing(self._ask_for_worker, self._withdraw_actor, self.actors.infeasible)
         self._last_number = 0
@@ -182,7 +182,7 @@ class Control:
                     for driver in [driver for driver in self._drivers if node_of(driver) == node_of(node)]:
                         self._driver_ended(driver, "lost")
                     self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
-                    self._commons.topics.node_died(node_of(node))
+                    self._commons.node_died(node_of(node))
                     self._placing.node_died(node, self.views)
                     self.groups.node_died(node, self.views)
                     self.actors.node_died(node_of(node), reason)
@@ -295,7 +295,7 @@ class Control:
     def _on_process_gone(self, link: Link, message: cluster.ProcessGone) -> None:
         self._processes.pop(message.gone.process_id, None)
         self.actors.process_died(message.gone)
-        self._commons.topics.process_died(message.gone.process_id)
+        self._commons.process_died(message.gone.process_id)
 
     # -- the outside of the actors ------------------------------------------------------------------------------------
 
@@ -400,6 +400,8 @@ class Control:
                 return list(self._jobs.values())
             case "actors":
                 return self.actors.describe()
+            case "functions":
+                return self._commons.functions.describe()
             case "cluster":
                 return {"cluster_id": self.cluster_id, "started_at": self._started_at, "nodes": len(self._links)}
         raise ValueError(f"nobody knows what {what!r} means")

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from typing import NewType
 
 try:
@@ -92,9 +93,9 @@ def new_job_id() -> JobID:
     return JobID(os.urandom(JOB_BYTES))
 
 
-def function_id(definition: bytes) -> FunctionID:
-    """The same function, pickled to the same bytes, has the same id everywhere."""
-    return FunctionID(blake2b(definition, digest_size=16).digest())
+def function_id(definition: bytes, path: Sequence[str] = ()) -> FunctionID:
+    """Of a pickled function, and where its modules are looked for: the same everywhere."""
+    return FunctionID(blake2b("\0".join([*path, ""]).encode() + definition, digest_size=16).digest())
 
 
 def child_prefix(parent: bytes, attempt: int = 0) -> bytes:

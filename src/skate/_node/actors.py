@@ -38,7 +38,9 @@ class Actors:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         #: None: the control service has it.
-        self.service = ActorService(self) if daemon.neighbours is None else None
+        self.service: ActorService | None = (
+            ActorService(self, daemon.commons.functions) if daemon.commons is not None else None
+        )
         #: Those that a worker is looked for: what they are, and their job.
         self._placing: dict[bytes, tuple[ActorInfo, Job]] = {}
         #: The same by what they need, and those that wait for their turn. The scheduler looks at every demand at every

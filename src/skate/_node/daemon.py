@@ -145,10 +145,10 @@ class Daemon:
         self._events: deque[leases.Event] = deque()
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
+        #: None: the control service has them.
+        self.commons = commons.Commons(self.send) if self.neighbours is None else None
         self.actors = Actors(self)
         self.groups = Groups(self)
-        #: None: the control service has them.
-        self._commons = commons.Commons(self.send) if self.neighbours is None else None
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
@@ -424,8 +424,8 @@ class Daemon:
         self.groups.on_message(process.id, message)
 
     def _on_common_message(self, process: Process, message: Any) -> None:
-        if self._commons is not None:
-            self._commons.handle(process.id, message)
+        if self.commons is not None:
+            self.commons.handle(process.id, message)
         else:
             self._pass_on(process, 0, message)
 
@@ -581,8 +581,8 @@ class Daemon:
         self.inquiries.on_process_died(process)
         self.demands.on_process_died(process.id)
         self.groups.on_process_died(process.id)
-        if self._commons is not None:
-            self._commons.topics.process_died(process.id)
+        if self.commons is not None:
+            self.commons.process_died(process.id)
         if self.neighbours is not None:
             self.neighbours.bridges.on_process_died(process.id)
             self.neighbours.transfers.on_process_died(process.id)

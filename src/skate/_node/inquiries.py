@@ -58,6 +58,7 @@ class Inquiries:
             "workers": self.workers,
             "demands": self.demands,
             "actors": lambda: daemon.actors.service.describe() if daemon.actors.service is not None else [],
+            "functions": lambda: daemon.commons.functions.describe() if daemon.commons is not None else [],
             "groups": lambda: daemon.groups.service.describe() if daemon.groups.service is not None else [],
             "store": self.store,
             "statistics": self.statistics,
@@ -69,7 +70,7 @@ class Inquiries:
             neighbours = self._daemon.neighbours
             self.gather(process.id, query.request, list(neighbours.members) if neighbours is not None else [])
             return
-        if query.what in ("actors", "groups") and self._daemon.neighbours is not None:
+        if query.what in ("actors", "functions", "groups") and self._daemon.neighbours is not None:
             self._daemon.neighbours.pass_on(process.id, 0, query)
             return
         answer = self._answers.get(query.what)

@@ -151,8 +151,8 @@ class Capacity(Message, tag=15):
 class Query(Message, tag=11):
     """Process → daemon: a question. Reply: Answer with the same request.
 
-    `what` is one of "resources" (total and available), "nodes", "workers", "actors", "demands" (why leases are not
-    granted), "store" (what holds memory), "events" (task events, gathered from all workers), "statistics".
+    `what` is one of "resources" (total and available), "nodes", "workers", "actors", "functions", "demands" (why leases
+    are not granted), "store" (what holds memory), "events" (task events, gathered from all workers), "statistics".
     """
 
     request: int
@@ -371,7 +371,7 @@ class Free(Message, tag=48):
 
 
 class Define(Message, tag=60):
-    """Owner → executor, before the first task that uses it: a function by id, name and pickled definition."""
+    """Owner → executor or daemon, before the first task or actor of it: a function or class by id, name, definition."""
 
     fn: bytes
     name: str
@@ -383,7 +383,7 @@ class Define(Message, tag=60):
 
 
 class Undefine(Message, tag=61):
-    """Owner → executor: forget these functions (and the references that they captured)."""
+    """Owner → executor, daemon: forget these functions (and the references that they captured)."""
 
     fns: list[bytes]
 
@@ -539,7 +539,6 @@ class CreateActor(Message, tag=101):
     actor: bytes
     #: The call of its class: its arguments are resolved.
     creation: Task
-    define: Define
     settings: ActorSettings
 
 
@@ -547,6 +546,7 @@ class StartActor(Message, tag=102):
     """Daemon → worker: become this actor. Reply: ActorStarted or ActorEnded."""
 
     create: CreateActor
+    define: Define
     info: ActorInfo
     owner: bytes
     #: 1 for its first process, 2 for the next, …

@@ -70,7 +70,7 @@ class ActorProcess:
         assert extra is not None
         try:
             with runtime.lock:
-                self._executor.define(create.define, self.start.owner)
+                self._executor.define(self.start.define, self.start.owner)
             runtime.context.enter(creation.id, creation.fn, creation.depth + 1, self.start.life - 1)
             cls = self._executor.functions.load(creation.fn)
             args, kwargs = self._executor.load_arguments(creation, extra)

@@ -165,7 +165,8 @@ class Creation:
         pass
 
     def ready(self, task: Task) -> None:
-        self.runtime.send(m.CreateActor(self.link.id, task, self.function.define, self.settings))
+        self.runtime.functions.tell(self.function)
+        self.runtime.send(m.CreateActor(self.link.id, task, self.settings))
 
     def again(self, task: Task) -> None:
         raise AssertionError("an actor is restarted by its node")

@@ -16,7 +16,7 @@ import time
 from skate._core.ids import JOB_BYTES
 from skate._node.main import NodeConfig
 from skate._wire.messages import Hello
-from skate._worker.functions import PATH_AT_START
+from skate._worker.functions import PATH_AT_START, module_path
 
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
@@ -44,7 +44,7 @@ class Node:
         hello = Hello(
             os.getpid(),
             "driver",
-            sys_path=[path or os.getcwd() for path in sys.path],
+            sys_path=module_path(),
             cwd=os.getcwd(),
             preload=[name for name in PRELOAD if name in sys.modules],
             log_to_driver=log_to_driver,
@@ -174,7 +174,7 @@ def _spawn(config: NodeConfig, fds: list[int], environment: dict[str, str]) -> s
         "sys.prefix, sys.exec_prefix = sys.argv.pop().split(':::'); from skate._node.main import main; main()"
     )
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [package, *(path for path in sys.path if path)]
+    paths = [package, *(path for path in sys.path if path and isinstance(path, str))]
     settings = msgspec.json.encode(config)
     # The token of a cluster is nothing for the list of processes, which everybody can read.
     secret = config.cluster is not None

@@ -45,7 +45,7 @@ from skate._wire import messages as m
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
-from skate._worker.functions import LoadedFunctions
+from skate._worker.functions import PATH_AT_START, LoadedFunctions
 from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
@@ -300,6 +300,7 @@ class Executor:
         welcome.job_id, welcome.namespace = job.id, job.namespace
         self._runtime.driver_id = job.driver
         sys.path += [path for path in job.sys_path if path not in sys.path]
+        PATH_AT_START.update(job.sys_path)
 
     def on_owner_dead(self, peer: Peer) -> None:
         """Nobody waits for its tasks any more; the daemon ends this process if it is in one of them."""

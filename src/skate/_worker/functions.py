@@ -2,6 +2,9 @@
 
 A function's id is the hash of its pickled definition, so a function redefined under the same name is another function,
 and the same function sent by two owners is loaded once.
+
+    ExportedFunctions, of an owner ──with the first task──▶ LoadedFunctions, of an executor
+                                   ──a moment later───────▶ the control service, from where actors get their classes
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import io
+import os
 import sys
 import warnings
 import weakref
@@ -19,12 +23,17 @@ from typing import Any
 from skate._core.ids import function_id
 from skate._core.task import RefInfo
 from skate._object_ref import ObjectRef, collecting_refs
-from skate._wire.messages import Define
+from skate._wire.messages import Define, Message, Undefine
 
 #: Above this size a definition most likely captured data that should have been put into the object store.
 LARGE_DEFINITION_BYTES = 1 << 20
-#: The module search path that workers share with the driver.
+#: The module search path that all processes of the job have.
 PATH_AT_START: set[str] = set()
+
+
+def module_path() -> list[str]:
+    """Where this process looks for modules; Python ignores what is no string."""
+    return [path or os.getcwd() for path in sys.path if isinstance(path, str)]
 
 
 def _load_cached_property(function: Callable[[Any], Any], name: str | None) -> functools.cached_property[Any]:
@@ -43,13 +52,14 @@ class Function:
     __slots__ = ("__weakref__", "define", "id", "name", "refs")
 
     def __init__(self, name: str, definition: bytes, refs: list[ObjectRef[Any]]) -> None:
-        self.id = function_id(definition)
+        path = [path for path in module_path() if path not in PATH_AT_START]
+        self.id = function_id(definition, path)
         self.name = name
         #: What the function captured: kept alive as long as the function.
         self.refs = refs
         #: The message that makes it known to an executor.
         infos = [RefInfo(ref._id, ref._owner) for ref in refs]
-        self.define = Define(self.id, name, definition, infos, [path for path in sys.path if path not in PATH_AT_START])
+        self.define = Define(self.id, name, definition, infos, path)
 
 
 def export_function(function: Callable[..., Any], name: str) -> Function:
@@ -143,11 +153,49 @@ class LoadedFunctions:
         return function
 
 
-class Retired:
-    """Notes functions whose last user is gone; a finalizer only appends."""
+class ExportedFunctions:
+    """The functions of an owner, each for as long as somebody may call it. With the runtime's lock held."""
 
-    def __init__(self) -> None:
-        self.ids: deque[bytes] = deque()
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        #: To the daemon, which keeps them for the cluster, or passes them on to the control service.
+        self._send = send
+        self._known: weakref.WeakValueDictionary[bytes, Function] = weakref.WeakValueDictionary()
+        #: Those whose last user is gone; a finalizer only appends.
+        self.retired: deque[bytes] = deque()
+        #: What the control service is to be told of, and what it was told.
+        self._untold: list[bytes] = []
+        self._told: set[bytes] = set()
 
-    def watch(self, function: Function) -> None:
-        weakref.finalize(function, self.ids.append, function.id).atexit = False
+    def add(self, function: Function) -> Function:
+        """The one record of it: executors forget it when that is gone."""
+        known = self._known.setdefault(function.id, function)
+        if known is function:
+            weakref.finalize(function, self.retired.append, function.id).atexit = False
+            # What captured a lot of data is told only where it has to be known.
+            if len(function.define.definition) <= LARGE_DEFINITION_BYTES:
+                self._untold.append(function.id)
+        return known
+
+    def tell(self, function: Function) -> None:
+        """The control service is to know it now."""
+        if function.id not in self._told:
+            self._told.add(function.id)
+            self._send(function.define)
+
+    def tell_all(self) -> None:
+        """Of those that were not over at once."""
+        untold, self._untold = self._untold, []
+        for fn in untold:
+            function = self._known.get(fn)
+            if function is not None:
+                self.tell(function)
+
+    def take_retired(self) -> list[bytes]:
+        """Those that nobody can call any more. The same function may have been defined again since."""
+        retired = [self.retired.popleft() for _ in range(len(self.retired))]
+        fns = [fn for fn in retired if fn not in self._known]
+        told = [fn for fn in fns if fn in self._told]
+        if told:
+            self._told.difference_update(told)
+            self._send(Undefine(told))
+        return fns

@@ -56,7 +56,7 @@ from skate._worker.borrow import Borrowing
 from skate._worker.calls import Call
 from skate._worker.context import TaskContext
 from skate._worker.execute import Executor
-from skate._worker.functions import Function, Retired, export_function
+from skate._worker.functions import ExportedFunctions, Function, export_function
 from skate._worker.futures import Futures
 from skate._worker.loop import Loop
 from skate._worker.peers import Myself, Peer, Peers
@@ -109,8 +109,7 @@ class Runtime:
         self._slot = slot
         self._arena_fd = arena_fd
         self._welcomed = False
-        self._retired_functions = Retired()
-        self._functions: weakref.WeakValueDictionary[bytes, Function] = weakref.WeakValueDictionary()
+        self.functions = ExportedFunctions(self.send)
         self.arguments = Arguments(self)
         self.actors = Actors(self)
         self.subscriptions = Subscriptions(self)
@@ -354,9 +353,8 @@ class Runtime:
             self._let_go(freed)
         if self._welcomed and not self.closed:
             self.store.drain()
-        retired = self._retired_functions.ids
-        if retired:
-            self._undefine([retired.popleft() for _ in range(len(retired))])
+        if self.functions.retired:
+            self._undefine(self.functions.take_retired())
 
     def _let_go(self, freed: list[tuple[bytes, Entry]]) -> None:
         stored = []
@@ -374,9 +372,7 @@ class Runtime:
         if borrowed:
             self.borrowing.release(borrowed)
 
-    def _undefine(self, retired: list[bytes]) -> None:
-        # The same function may have been defined again since.
-        fns = [fn for fn in retired if fn not in self._functions]
+    def _undefine(self, fns: list[bytes]) -> None:
         for peer in self.peers.all():
             known = [fn for fn in fns if fn in peer.functions]
             if known:
@@ -388,6 +384,7 @@ class Runtime:
         if not self._welcomed or self.closed:
             return False
         self.arguments.forget_old()
+        self.functions.tell_all()
         self._housekeeping()
         self._seals.say()
         busy = bool(self.table.entries) or self.store.pinned > 0
@@ -482,12 +479,8 @@ class Runtime:
 
     def export(self, function: Callable[..., Any], name: str) -> Function:
         exported = export_function(function, name)
-        # One record for one function: workers forget it when its last record is gone.
         with self.lock:
-            known = self._functions.setdefault(exported.id, exported)
-            if known is exported:
-                self._retired_functions.watch(exported)
-            return known
+            return self.functions.add(exported)
 
     def submit(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""

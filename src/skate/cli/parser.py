@@ -284,10 +284,10 @@ def _add_list(commands: Any) -> None:
         commands,
         "list",
         _list,
-        "the nodes, actors or jobs of a cluster, or what happened in it (events), a line each",
+        "the nodes, actors, jobs or functions of a cluster, or what happened in it (events), a line each",
         "  skate list nodes\n  skate list actors --json",
     )
-    parser.add_argument("what", choices=["nodes", "actors", "jobs", "events"])
+    parser.add_argument("what", choices=["nodes", "actors", "jobs", "functions", "events"])
     _add_where(parser)
     parser.add_argument("--format", choices=["table", "json"], default="table")
     parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")

@@ -86,12 +86,11 @@ def list_things(options: argparse.Namespace) -> int:
     elif not found:
         print(f"No {options.what}.")
     else:
-        tables = {"nodes": _nodes_table, "actors": _actors_table, "jobs": _jobs_table, "events": _events_table}
-        print(tables[options.what](found))
+        print(TABLES[options.what](found))
     return 0
 
 
-# -- nodes, actors, jobs, events ---------------------------------------------------------------------------------------
+# -- nodes, actors, jobs, functions, events ----------------------------------------------------------------------------
 
 
 def _serving(said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,8 +204,31 @@ def _took(job: dict[str, Any]) -> str:
     return _duration((job["ended_at"] or time.time()) - job["started_at"])
 
 
+def _functions_table(functions: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        [
+            function["function_id"][:ID_SHOWN],
+            function["name"],
+            bytes_text(function["bytes"]),
+            str(function["processes"] or "-"),
+            str(function["actors"] or "-"),
+        ]
+        for function in functions
+    ]
+    return _table(["function", "name", "size", "processes", "actors"], rows, drop="-")
+
+
 def _events_table(events: Sequence[dict[str, Any]]) -> str:
     return _table(["when", "of a", "what happened"], [[_clock(e["at"]), e["kind"], e["text"]] for e in events])
+
+
+TABLES = {
+    "nodes": _nodes_table,
+    "actors": _actors_table,
+    "jobs": _jobs_table,
+    "functions": _functions_table,
+    "events": _events_table,
+}
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
