@@ -843,6 +843,9 @@ def test_a_full_disk(machine: Machine) -> None:
         machine.fails("start", "--head", "--token-file", f"{full}/token", says=["No space left on device"])
         meeting = f"file://{full}/meeting"
         machine.fails("start", "--rendezvous", meeting, says=["No space left on device", "rendezvous"])
+        says = ["No space left on device", "--spill-directory"]
+        machine.fails("start", "--head", "--spill-directory", str(full), says=says)
+        machine.fails("start", "--head", says=says, TMPDIR=str(full))
         assert os.listdir(full) == ["filler"]
     finally:
         subprocess.run(["umount", str(full)], check=True)

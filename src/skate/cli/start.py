@@ -25,6 +25,7 @@ from skate._config import cpu_count, default_store_bytes, temporary_directory
 from skate._control.main import ControlConfig
 from skate._node.launch import LaunchError, start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
+from skate._node.spill import open_nameless
 from skate._wire.token import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TokenError, create_token, default_path, find_token
 from skate.cli import rendezvous
 from skate.cli.asking import Asking, Unreachable, resolve, token_for
@@ -42,6 +43,8 @@ WILDCARDS = ("0.0.0.0", "::")
 AGAIN_S = 0.1
 #: How long one that has the port already may take to prove that it is a cluster of ours.
 OURS_S = 2.0
+#: A node does not start where not even so much can be spilled.
+SPILL_ROOM_BYTES = 64 << 10
 
 
 class CannotListen(Trouble):
@@ -124,9 +127,19 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.spill_directory is not None and not os.path.isdir(options.spill_directory):
         raise Trouble(f"--spill-directory {options.spill_directory} is not a directory.", "create it, or name another.")
-    for name in ("token_file", "spill_directory"):
-        if getattr(options, name):
-            setattr(options, name, os.path.abspath(getattr(options, name)))
+    if options.token_file:
+        options.token_file = os.path.abspath(options.token_file)
+    options.spill_directory = os.path.abspath(options.spill_directory or temporary_directory())
+    try:
+        spill = open_nameless(options.spill_directory)
+        with open(spill, "wb", buffering=0) as file:
+            file.write(bytes(SPILL_ROOM_BYTES))
+            os.fsync(spill)  # a full disk shows now
+    except OSError as error:
+        raise Trouble(
+            f"no objects can be spilled to {options.spill_directory}: {error.strerror}.",
+            "make room there, or name another directory with --spill-directory.",
+        ) from None
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------
@@ -204,7 +217,7 @@ def _start_node(options: argparse.Namespace, started: Started, token: bytes, hos
         memory=options.memory,
         labels=options.labels,
         object_store_memory=options.object_store_memory or default_store_bytes(),
-        spill_directory=options.spill_directory or temporary_directory(),
+        spill_directory=options.spill_directory,
         cluster=ClusterConfig(
             control=started.address,
             token=token.decode(),
