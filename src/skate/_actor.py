@@ -18,6 +18,7 @@ from skate._worker import interrupt
 from skate._worker.actor_process import BUILT_IN, ActorExit
 from skate._worker.actors import ActorGone, MethodCall
 from skate._worker.current import get_runtime
+from skate.exceptions import ActorAlreadyExistsError
 
 if TYPE_CHECKING:
     from typing import Protocol, runtime_checkable
@@ -192,12 +193,11 @@ class ActorClass(Generic[T]):
             # Its owner lets go of it, or is about to make it, with arguments that may take a while to store.
             time.sleep(pause_s)
             pause_s = min(2 * pause_s + 0.0005, LOOK_AGAIN_S_MAX)
-        where = f" in namespace {info.namespace!r}" if info.namespace else ""
         elsewhere = f", {info.namespace!r}" if info.namespace != runtime.welcome.namespace else ""
-        raise ValueError(
-            f"the name {options.name!r} is taken{where} by another actor.\n"
-            f"  next: skate.get_actor({options.name!r}{elsewhere}) gives a handle to it; get_if_exists=True does that "
-            "when there is one and makes one when there is none."
+        raise ActorAlreadyExistsError(
+            actor_name=options.name,
+            namespace=info.namespace,
+            look_up=f"skate.get_actor({options.name!r}{elsewhere})",
         )
 
     def _pickle_about(self) -> bytes:

@@ -29,6 +29,7 @@
     │   └── ActorUnavailableError            … a later call may
     ├── ActorUnschedulableError              the actor asks for more than there will ever be
     ├── ActorPlacementGroupRemoved           the placement group of the actor is gone
+    ├── ActorAlreadyExistsError              another actor has that name; also a ValueError
     ├── PendingCallsLimitExceeded            more calls wait for the actor than max_pending_calls
     ├── AsyncioActorExit                     raised inside an async actor to end it
     │
@@ -605,6 +606,23 @@ class ActorUnavailableError(ActorError):
     _next = "call again if the method may run twice, or allow that with max_task_retries=."
 
 
+class ActorAlreadyExistsError(SkateError, ValueError):
+    """Another actor has the name that a new one was to have."""
+
+    def __init__(self, message: str = "", *, actor_name: str = "", namespace: str = "", look_up: str = "") -> None:
+        self.actor_name = actor_name
+        self.namespace = namespace
+        #: What gives a handle to the other one.
+        self.look_up = look_up or f"skate.get_actor({actor_name!r})"
+        where = f" in namespace {namespace!r}" if namespace else ""
+        text = _text(
+            f"the name {actor_name!r} is taken{where} by another actor.",
+            next=f"{self.look_up} gives a handle to it; get_if_exists=True does that when there is one and makes one "
+            "when there is none.",
+        )
+        super().__init__(message or text)
+
+
 class PendingCallsLimitExceeded(SkateError):
     """As many calls wait for the actor as its `max_pending_calls` allows."""
 
@@ -660,41 +678,15 @@ RaySystemError = SkateSystemError
 LocalRayletDiedError = NodeDiedError
 PlasmaObjectNotAvailable = ObjectLostError
 
+# fmt: off
 __all__ = [
-    "SkateError",
-    "TaskError",
-    "TaskCancelledError",
-    "GetTimeoutError",
-    "TaskUnschedulableError",
-    "TaskPlacementGroupRemoved",
-    "RuntimeEnvSetupError",
-    "SerializationError",
-    "NotInitializedError",
-    "ForkedProcessError",
-    "WorkerCrashedError",
-    "OutOfMemoryError",
-    "NodeDiedError",
-    "ObjectLostError",
-    "OwnerDiedError",
-    "ObjectFreedError",
-    "ObjectReconstructionFailedError",
-    "ObjectFetchTimedOutError",
-    "ObjectStoreFullError",
-    "OutOfDiskError",
-    "ActorError",
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "ActorUnschedulableError",
-    "ActorPlacementGroupRemoved",
-    "PendingCallsLimitExceeded",
-    "AsyncioActorExit",
-    "SkateSystemError",
-    "InternalError",
-    "TaskInterrupt",
-    "RayError",
-    "RayTaskError",
-    "RayActorError",
-    "RaySystemError",
-    "LocalRayletDiedError",
-    "PlasmaObjectNotAvailable",
+    "SkateError", "TaskError", "TaskCancelledError", "GetTimeoutError", "TaskUnschedulableError",
+    "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "NotInitializedError",
+    "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError",
+    "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
+    "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError", "ActorUnavailableError",
+    "ActorUnschedulableError", "ActorPlacementGroupRemoved", "ActorAlreadyExistsError", "PendingCallsLimitExceeded",
+    "AsyncioActorExit", "SkateSystemError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError",
+    "RayActorError", "RaySystemError", "LocalRayletDiedError", "PlasmaObjectNotAvailable",
 ]
+# fmt: on

@@ -975,7 +975,7 @@ def test_a_name_is_a_string(name: Any) -> None:
 
 def test_a_taken_name_is_a_clear_error_and_the_first_one_stays() -> None:
     first = Counter.options(name="taken").remote()
-    with pytest.raises(ValueError, match="taken"):
+    with pytest.raises(skate.exceptions.ActorAlreadyExistsError, match="taken"):
         Counter.options(name="taken").remote()
     assert value_of(first.add.remote()) == 1
     assert skate.get_actor("taken") == first

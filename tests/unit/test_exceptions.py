@@ -91,6 +91,10 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["1.0 GiB", "2.0 GiB", "array of task load, read by pid 7", "512.0 MiB  put() by the driver", "10 s"],
     ),
     "OutOfDiskError": ({"path": "/spill", "needed_bytes": 2**30, "free_bytes": 0}, ["/spill", "1.0 GiB", "0 B"]),
+    "ActorAlreadyExistsError": (
+        {"actor_name": "Board", "namespace": "games", "look_up": "skate.get_actor('Board', 'games')"},
+        ["'Board' is taken in namespace 'games'", "skate.get_actor('Board', 'games')", "get_if_exists"],
+    ),
     "PendingCallsLimitExceeded": ({"actor_name": "Learner", "limit": 10}, ["Learner", "10 calls"]),
     "InternalError": (
         {"detail": "task t finished twice", "story": ("queued", "running")},
