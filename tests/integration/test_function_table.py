@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import pathlib
 import sys
 from typing import Any
@@ -122,13 +123,54 @@ def test_what_captured_data_stays_with_its_owner_unless_actors_need_it(anywhere:
     assert found["Holder"]["bytes"] > len(data)
 
 
-def test_a_path_that_python_ignores_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, pathlib.Path("/nowhere")])
+def test_paths_that_nobody_can_use_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores what is no string; a name that is no text cannot be sent."""
 
     @skate.remote
     def f() -> int:
         return 1
 
+    monkeypatch.setattr(sys, "path", [*sys.path, pathlib.Path("/nowhere"), "/tmp/\udcff"])
     with skate.init(num_cpus=1):
-        monkeypatch.setattr(sys, "path", [*sys.path, pathlib.Path("/nowhere/else")])
+        monkeypatch.setattr(sys, "path", [*sys.path, pathlib.Path("/nowhere/else"), "/tmp/\udcfe"])
         assert skate.get(f.remote()) == 1
+
+
+def test_the_working_directory_may_be_gone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @skate.remote
+    def f() -> int:
+        return 1
+
+    @skate.remote
+    def g() -> int:
+        return 2
+
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    for sooner in (True, False):
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        if sooner:
+            folder.rmdir()
+        with skate.init(num_cpus=1):
+            assert skate.get(f.remote()) == 1
+            if not sooner:
+                folder.rmdir()
+            assert skate.get(g.remote()) == 2
+        monkeypatch.chdir(tmp_path)
+
+
+def test_a_path_of_the_runtime_before_is_not_taken_for_known(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "found_late.py").write_text("def f(): return 1")
+    path = list(sys.path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *path])
+    with skate.init(num_cpus=1):
+        pass
+    monkeypatch.setattr(sys, "path", path)
+    with skate.init(num_cpus=1):
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *path])
+        function = importlib.import_module("found_late").f
+        assert skate.get(skate.remote(function).remote()) == 1
+    del sys.modules["found_late"]

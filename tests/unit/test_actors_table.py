@@ -35,7 +35,7 @@ from skate._core.actors import (
     StopLooking,
     Tell,
 )
-from skate._core.task import ActorInfo, ActorSettings, Death, Task
+from skate._core.task import ActorInfo, ActorSettings, Death, Job, Task
 from skate._wire import messages as wire
 
 X, Y, Z = b"actor-x", b"actor-y", b"actor-z"
@@ -447,7 +447,10 @@ class Silence:
 
     def send(self, process_id: bytes, message: Any) -> None: ...
 
-    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None: ...
+    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None: ...
+
+    def job_of(self, process_id: bytes) -> Job:
+        return Job()
 
     def unplace(self, actor: bytes) -> None: ...
 

@@ -13,7 +13,7 @@ from skate._control.backend import Memory, Pairs, Sharded
 from skate._control.functions import TABLE, Functions
 from skate._core import actors as core
 from skate._core.ids import new_process_id, node_of
-from skate._core.task import ActorInfo, ActorSettings, Task
+from skate._core.task import ActorInfo, ActorSettings, Job, Task
 from skate._wire.messages import CreateActor, Define, RegisterActor, StartActor, Undefine
 
 FUNCTIONS = [b"f", b"g"]
@@ -105,7 +105,10 @@ class Recorder:
     def send(self, process_id: bytes, message: Any) -> None:
         self.sent.append((process_id, message))
 
-    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None: ...
+    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None: ...
+
+    def job_of(self, process_id: bytes) -> Job:
+        return Job()
 
     def unplace(self, actor: bytes) -> None: ...
 

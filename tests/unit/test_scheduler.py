@@ -18,6 +18,7 @@ from skate._core.lease_events import (
     EnvironmentFailed,
     Event,
     GrantLease,
+    JobEnded,
     JobStarted,
     KillWorker,
     LeaseReturned,
@@ -64,9 +65,10 @@ class Node:
         resources: dict[str, float] | None = None,
         env: dict[str, str] | None = None,
         depth: int = 0,
+        job: bytes = b"",
     ) -> list[Command]:
         asked = CPU if resources is None else resources
-        return self.tell(DemandChanged(process, key, asked, env or {}, count, depth))
+        return self.tell(DemandChanged(process, key, asked, env or {}, count, depth, job=job))
 
     def wait(self, seconds: float) -> list[Command]:
         self.now += seconds
@@ -90,6 +92,36 @@ def test_a_worker_is_not_lent_to_itself() -> None:
     node = Node({"CPU": 1}, workers=1)
     (asker,) = node.scheduler.workers
     assert node.demand(asker) == [StartWorker(())]
+
+
+def test_a_worker_works_for_one_job_only() -> None:
+    """It keeps the modules that it has imported."""
+    node = Node(workers=1)
+    assert node.demand(A, job=b"a") == [grant(A, 1, W1)]
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(B, job=b"b") == [StartWorker(())]
+    assert node.tell(WorkerReady(W2)) == [grant(B, 2, W2)]
+    node.tell(LeaseReturned(B, 2))
+    node.tell(WorkerReady(W3))
+    assert node.demand(A, job=b"a") == [grant(A, 3, W1)], "not a new one"
+
+
+def test_workers_of_a_job_that_is_over_are_not_kept() -> None:
+    node = Node(workers=1, prestart=1, idle_worker_s=5.0)
+    assert node.tell(JobStarted(b"a")) == []
+    assert node.demand(A, job=b"a") == [grant(A, 1, W1)]
+    node.tell(LeaseReturned(A, 1))
+    assert node.wait(10.0) == [], "it is the one to be kept"
+    assert node.tell(JobEnded(b"a")) == [StartWorker(()), AskRetire(W1)]
+
+
+def test_idle_workers_of_another_job_make_room() -> None:
+    node = Node(workers=1, workers_max=1)
+    assert node.demand(A, job=b"a") == [grant(A, 1, W1)]
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(B, job=b"b") == [AskRetire(W1)]
+    node.tell(WorkerRetired(W1))
+    assert node.tell(ProcessDied(W1)) == [StartWorker(())]
 
 
 def test_a_demand_without_a_worker_starts_one_and_gets_it() -> None:
@@ -567,7 +599,9 @@ class Conversation(RuleBasedStateMachine):
         self.doomed: set[bytes] = set()
         #: Who wants a worker for good. It is no process: it does not die and returns nothing.
         self.actors: set[bytes] = set()
-        self.tell(JobStarted())
+        #: What workers have worked for so far.
+        self.jobs: dict[bytes, bytes] = {}
+        self.tell(JobStarted(self.job_of(A)))
 
     def tell(self, event: Event) -> list[Command]:
         commands = self.scheduler.handle(event, self.now)
@@ -578,6 +612,9 @@ class Conversation(RuleBasedStateMachine):
                 assert command.worker in self.alive, "lent before it was ready, or after it died"
                 assert command.worker not in {lease.worker for lease in self.leases.values()}, "lent twice"
                 assert command.worker not in self.asked | self.doomed
+                job = self.job_of(command.process)
+                assert self.jobs.get(command.worker, job) == job, "lent to another job"
+                self.jobs[command.worker] = job
                 self.leases[command.lease] = command
             elif isinstance(command, AskReclaim):
                 for number in command.leases:
@@ -592,6 +629,11 @@ class Conversation(RuleBasedStateMachine):
                 self.doomed.add(command.worker)
         return commands
 
+    def job_of(self, process: bytes) -> bytes:
+        if process in self.alive:
+            return self.jobs[process]
+        return b"job-%d" % (process[-1] % 2)
+
     @rule(
         who=st.integers(0, 9),
         key=st.integers(0, 2),
@@ -603,8 +645,9 @@ class Conversation(RuleBasedStateMachine):
     def demand(
         self, who: int, key: int, resources: dict[str, float], env: dict[str, str], count: int, depth: int
     ) -> None:
-        processes = sorted(self.owners) + sorted(self.alive)
-        self.tell(DemandChanged(processes[who % len(processes)], key, resources, env, count, depth))
+        processes = sorted(self.owners) + sorted(worker for worker in self.alive if worker in self.jobs)
+        process = processes[who % len(processes)]
+        self.tell(DemandChanged(process, key, resources, env, count, depth, job=self.job_of(process)))
 
     @rule(
         resources=st.sampled_from(REQUESTS),
@@ -618,7 +661,8 @@ class Conversation(RuleBasedStateMachine):
         self.actors.add(actor)
         # As with real ones, what the node must have is at least what is held.
         to_place = {name: max(amount, resources.get(name, 0)) for name, amount in {**resources, **to_place}.items()}
-        self.tell(DemandChanged(actor, 0, resources, env, 1, to_place=to_place, dedicated=True))
+        job = self.job_of(actor)
+        self.tell(DemandChanged(actor, 0, resources, env, 1, to_place=to_place, dedicated=True, job=job))
 
     @precondition(lambda self: self.actors)
     @rule(which=st.integers(0, 9))
@@ -739,6 +783,7 @@ class Conversation(RuleBasedStateMachine):
             return
         for demand in self.scheduler.demands.values():
             idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
+            idle = [worker for worker in idle if worker.job in (b"", demand.job)]
             if idle and self.scheduler.pool.fits(demand.needs):
                 others = [other for other in self.scheduler.demands.values() if other is not demand]
                 assert others, f"{demand} fits, has an idle worker, and is alone"

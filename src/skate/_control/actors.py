@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from skate._control.functions import Functions
 from skate._core import actors as core
 from skate._core.ids import node_of
-from skate._core.task import ActorInfo, Death
+from skate._core.task import ActorInfo, Death, Job
 from skate._wire import messages as wire
 
 
@@ -21,8 +21,11 @@ class Outside(Protocol):
     def send(self, process_id: bytes, message: wire.Message) -> None:
         """To a process; if it is gone, nobody misses it."""
 
-    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None:
         """Find a worker for it. Answer: `granted`, or `infeasible`."""
+
+    def job_of(self, process_id: bytes) -> Job:
+        """Of a process that has just said something."""
 
     def unplace(self, actor: bytes) -> None:
         """It needs no worker any more. One that is granted all the same is refused."""
@@ -46,6 +49,8 @@ class ActorService:
         self.table = core.ActorTable()
         #: What a worker needs to become the actor; for those that are not dead.
         self._creations: dict[bytes, wire.CreateActor] = {}
+        #: The jobs that they are part of, which may be over.
+        self._jobs: dict[bytes, Job] = {}
         #: Deaths when that was last tidied up.
         self._deaths = 0
 
@@ -69,6 +74,7 @@ class ActorService:
         actor = self.table.actors.get(message.actor)
         if actor is not None and actor.state == core.WAITING:
             self._creations[message.actor] = message
+            self._jobs[message.actor] = self._outside.job_of(process_id)
             self._functions.hold(message.creation.fn, message.actor)
             self._do(self.table.created(message.actor))
 
@@ -157,6 +163,7 @@ class ActorService:
             self._deaths = self.table.deaths
             for id in [id for id in self._creations if not self.table.is_living(id)]:
                 self._functions.let_go(self._creations.pop(id).creation.fn, id)
+                del self._jobs[id]
 
     def _start(self, id: bytes, worker: bytes, define: wire.Define | None) -> None:
         """The definition of its class has been looked up; whatever it was for may be over."""
@@ -172,8 +179,7 @@ class ActorService:
 
     def _place(self, actor: bytes) -> None:
         if self.is_looking(actor):
-            record = self.table.actors[actor]
-            self._outside.place(actor, record.owner, record.info)
+            self._outside.place(actor, self.table.actors[actor].info, self._jobs[actor])
 
     def _state_of(self, id: bytes) -> wire.ActorState:
         actor = self.table.actors.get(id)

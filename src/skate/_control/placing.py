@@ -12,7 +12,7 @@ import msgspec
 
 from skate._core.placement import NodeView, Nowhere, Request, choose
 from skate._core.resources import group_of, to_floats, to_units
-from skate._core.task import ActorInfo, Death
+from skate._core.task import ActorInfo, Death, Job
 
 #: One that waits for so long is asked of another node, if that has room at once.
 MOVE_AFTER_S = 1.0
@@ -21,8 +21,8 @@ NOWHERE_GRACE_S = 10.0
 
 
 class Waiting(msgspec.Struct):
-    owner: bytes
     info: ActorInfo
+    job: Job
     since: float
     #: The node that was asked; empty if none can run it.
     node: bytes = b""
@@ -31,18 +31,18 @@ class Waiting(msgspec.Struct):
 class Placing:
     def __init__(
         self,
-        ask: Callable[[bytes, bytes, bytes, ActorInfo], None],
+        ask: Callable[[bytes, bytes, ActorInfo, Job], None],
         withdraw: Callable[[bytes, bytes], None],
         give_up: Callable[[bytes, Death], None],
     ) -> None:
-        """ask(node, actor, owner, info), withdraw(node, actor), give_up(actor, why)."""
+        """ask(node, actor, info, job), withdraw(node, actor), give_up(actor, why)."""
         self._ask = ask
         self._withdraw = withdraw
         self._give_up = give_up
         self.waiting: dict[bytes, Waiting] = {}
 
-    def place(self, actor: bytes, owner: bytes, info: ActorInfo, nodes: Iterable[NodeView], now: float) -> None:
-        waiting = self.waiting[actor] = Waiting(owner, info, now)
+    def place(self, actor: bytes, info: ActorInfo, job: Job, nodes: Iterable[NodeView], now: float) -> None:
+        waiting = self.waiting[actor] = Waiting(info, job, now)
         self._choose(actor, waiting, list(nodes))
 
     def _choose(self, actor: bytes, waiting: Waiting, nodes: list[NodeView]) -> None:
@@ -52,7 +52,7 @@ class Placing:
             return
         waiting.node = chosen.id
         chosen.queued += 1  # until its next report
-        self._ask(chosen.id, actor, waiting.owner, waiting.info)
+        self._ask(chosen.id, actor, waiting.info, waiting.job)
 
     def unplace(self, actor: bytes) -> None:
         waiting = self.waiting.pop(actor, None)

@@ -308,12 +308,12 @@ class Control:
         if link is not None:
             link.send(message)
 
-    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None:
         group = group_of(info.to_place or info.resources)
         if group and group not in self.groups.table.groups:
             self.call_later(0.0, lambda: self.actors.infeasible(actor, GROUP_REMOVED))
             return
-        self._placing.place(actor, owner, info, self.views, time.monotonic())
+        self._placing.place(actor, info, job, self.views, time.monotonic())
 
     def unplace(self, actor: bytes) -> None:
         self._placing.unplace(actor)
@@ -336,9 +336,12 @@ class Control:
     def outlives_drivers(self) -> None:
         """The cluster does in any case."""
 
-    def _ask_for_worker(self, node: bytes, actor: bytes, owner: bytes, info: ActorInfo) -> None:
-        job = self._processes.get(owner, Job(namespace=info.namespace))
-        self._send_to_node(node, cluster.PlaceActor(actor, info, job))
+    def job_of(self, process_id: bytes) -> Job:
+        return self._processes[process_id]
+
+    def _ask_for_worker(self, node: bytes, actor: bytes, info: ActorInfo, job: Job) -> None:
+        living = job if job.driver in self._drivers else job.without_driver()
+        self._send_to_node(node, cluster.PlaceActor(actor, info, living))
 
     def _withdraw_actor(self, node: bytes, actor: bytes) -> None:
         self._send_to_node(node, cluster.UnplaceActor(actor))

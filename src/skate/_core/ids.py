@@ -94,7 +94,7 @@ def new_job_id() -> JobID:
 
 
 def function_id(definition: bytes, path: Sequence[str] = ()) -> FunctionID:
-    """Of a pickled function, and where its modules are looked for: the same everywhere."""
+    """Of a pickled function, and where else than usual its modules are looked for: the same everywhere."""
     return FunctionID(blake2b("\0".join([*path, ""]).encode() + definition, digest_size=16).digest())
 
 

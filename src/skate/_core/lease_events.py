@@ -20,7 +20,15 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class JobStarted(Event, frozen=True):
-    """Somebody is there to work for: have workers ready."""
+    """Somebody is there to work for: have workers ready. Of one of this node, which job."""
+
+    job: bytes = b""
+
+
+class JobEnded(Event, frozen=True):
+    """A driver of it is gone."""
+
+    job: bytes
 
 
 class WorkerReady(Event, frozen=True):
@@ -67,6 +75,8 @@ class DemandChanged(Event, frozen=True):
     to_place: dict[str, float] = {}
     #: The worker is for good: it is not asked back, and ends with what it is wanted for.
     dedicated: bool = False
+    #: What it works for. A worker keeps the modules that it has imported, so it works for one job only.
+    job: bytes = b""
 
 
 class LeaseReturned(Event, frozen=True):

@@ -18,6 +18,7 @@ what there is; a worker has at most one lease; every demand that fits is granted
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ from skate._core.lease_events import (
     EnvironmentFailed,
     Event,
     GrantLease,
+    JobEnded,
     JobStarted,
     KillWorker,
     LeaseReturned,
@@ -93,6 +95,8 @@ class Worker(msgspec.Struct):
     #: When it came into this state, if that is "idle" or "asked".
     since: float
     lease: Lease | None = None
+    #: The job that it has worked for: it works for no other. Empty: for whoever comes first.
+    job: bytes = b""
 
     @property
     def is_shared(self) -> bool:
@@ -115,6 +119,8 @@ class Scheduler:
         self._troubles: dict[Env, Trouble] = {}
         self.shares = Shares()
         self._job_started = False
+        #: Jobs with a driver on this node, and how many of those.
+        self._jobs: Counter[bytes] = Counter()
         self._last_lease = first_lease - 1
         self._last_turn = 0
         self._deadline: float | None = None
@@ -135,6 +141,11 @@ class Scheduler:
 
     def _on_job_started(self, event: JobStarted, now: float, commands: list[Command]) -> None:
         self._job_started = True
+        if event.job:
+            self._jobs[event.job] += 1
+
+    def _on_job_ended(self, event: JobEnded, now: float, commands: list[Command]) -> None:
+        self._jobs -= Counter([event.job])
 
     def _on_worker_ready(self, event: WorkerReady, now: float, commands: list[Command]) -> None:
         self._started(event.env)
@@ -227,6 +238,7 @@ class Scheduler:
             event.retriable,
             event.dedicated,
             to_place,
+            event.job,
         )
 
     def _next_turn(self) -> int:
@@ -380,17 +392,23 @@ class Scheduler:
         return short
 
     def _idle_for(self, demand: Demand) -> Worker | None:
-        """The idle worker used last, but not the one that asks: a process has no channel to itself."""
+        """The one that worked for its job last, or one that is new; but not the one that asks: a process has no channel
+        to itself."""
+        new = None
         for worker in reversed(self.idle.get(demand.env, ())):
             if worker.id != demand.process:
-                return worker
-        return None
+                if worker.job == demand.job:
+                    return worker
+                if not worker.job and new is None:
+                    new = worker
+        return new
 
     def _grant_one(self, demand: Demand, allocation: Allocation, now: float) -> GrantLease:
         worker = self._idle_for(demand)
         assert worker is not None
         self._not_idle(worker)
         worker.state = "leased"
+        worker.job = demand.job
         self.pool.take_exactly(allocation)
         self._last_lease += 1
         lease = Lease(
@@ -452,7 +470,7 @@ class Scheduler:
     def _start_workers(self, now: float, wanted: dict[Env, int], commands: list[Command]) -> None:
         # Workers that nobody waits for are not worth a second try: a demand will come.
         if self._job_started and () not in self._troubles:
-            plain = sum(1 for worker in self.workers.values() if not worker.env and worker.is_shared)
+            plain = sum(1 for it in self.workers.values() if not it.env and it.is_shared and self._may_be_used(it))
             missing = self.config.prestart - plain
             if missing > wanted.get((), 0):
                 wanted[()] = missing
@@ -462,17 +480,33 @@ class Scheduler:
                 self.starting[env] = self.starting.get(env, 0) + starts
                 commands += [StartWorker(env)] * starts
         if len(self.workers) >= self.config.workers_max and any(not self.starting.get(env) for env in wanted):
-            # Idle workers of environments that nobody waits for are in the way of those that somebody does.
-            spare = [workers[0] for env, workers in self.idle.items() if env not in wanted]
+            # Idle workers of environments and jobs that nobody waits for are in the way of those that somebody does.
+            jobs = {demand.job for demand in self.demands.values()}
+            idle = [worker for workers in self.idle.values() for worker in workers]
+            spare = [worker for worker in idle if worker.env not in wanted or (worker.job and worker.job not in jobs)]
             if spare:
                 self._ask_to_leave(min(spare, key=lambda worker: worker.since), now, commands)
 
     def _end_idle_workers(self, now: float, commands: list[Command]) -> None:
-        for env, idle in list(self.idle.items()):
+        for worker in self._not_kept():
+            if now >= worker.since + self.config.idle_worker_s:
+                self._ask_to_leave(worker, now, commands)
+
+    def _not_kept(self) -> list[Worker]:
+        """Idle workers that may leave after a while."""
+        found: list[Worker] = []
+        for env, idle in self.idle.items():
             keep = self.config.prestart if not env else 0
-            for worker in idle[: max(0, len(idle) - keep)]:
-                if now >= worker.since + self.config.idle_worker_s:
-                    self._ask_to_leave(worker, now, commands)
+            for worker in reversed(idle):
+                if keep and self._may_be_used(worker):
+                    keep -= 1
+                else:
+                    found.append(worker)
+        return found[::-1]
+
+    def _may_be_used(self, worker: Worker) -> bool:
+        """By a driver of this node, or one to come."""
+        return not worker.job or worker.job in self._jobs
 
     def _ask_to_leave(self, worker: Worker, now: float, commands: list[Command]) -> None:
         self._not_idle(worker)
@@ -492,9 +526,7 @@ class Scheduler:
                 asked_at = lease.asked_back_at
                 times.append(lease.granted_at + QUANTUM_S if asked_at is None else asked_at + LATE_S)
             times += [trouble.retry_at for trouble in self._troubles.values()]
-        for env, idle in self.idle.items():
-            keep = config.prestart if not env else 0
-            times += [worker.since + config.idle_worker_s for worker in idle[: max(0, len(idle) - keep)]]
+        times += [worker.since + config.idle_worker_s for worker in self._not_kept()]
         times += [worker.since + ASK_GRACE_S for worker in self.workers.values() if worker.state == "asked"]
         return min((time for time in times if now < time), default=None)
 
@@ -599,6 +631,7 @@ class Scheduler:
 
 HANDLERS: dict[type[Event], Callable[[Scheduler, Any, float, list[Command]], None]] = {
     JobStarted: Scheduler._on_job_started,
+    JobEnded: Scheduler._on_job_ended,
     WorkerReady: Scheduler._on_worker_ready,
     StartFailed: Scheduler._on_start_failed,
     EnvironmentFailed: Scheduler._on_environment_failed,

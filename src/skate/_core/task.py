@@ -102,9 +102,13 @@ class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
     namespace: str = ""
     #: Whether it wants to see what its tasks print.
     wants_output: bool = False
-    #: Where its modules are.
+    #: Where its modules are, and its files.
     sys_path: tuple[str, ...] = ()
     cwd: str = ""
+
+    def without_driver(self) -> Job:
+        """For what goes on when the driver is gone."""
+        return msgspec.structs.replace(self, driver=b"", wants_output=False)
 
 
 class ActorInfo(msgspec.Struct, array_like=True, gc=False):

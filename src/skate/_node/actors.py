@@ -70,7 +70,7 @@ class Actors:
     def is_placing(self, actor: bytes) -> bool:
         return actor in self._placing
 
-    def job_of(self, actor: bytes) -> Job:
+    def job_for(self, actor: bytes) -> Job:
         return self._placing[actor][1]
 
     def captures(self, actor: bytes, key: int) -> bytes:
@@ -107,7 +107,15 @@ class Actors:
         retriable = info.max_restarts != 0
         self._daemon.post(
             leases.DemandChanged(
-                actor, 0, info.resources, info.env, 1, retriable=retriable, to_place=info.to_place, dedicated=True
+                actor,
+                0,
+                info.resources,
+                info.env,
+                1,
+                retriable=retriable,
+                to_place=info.to_place,
+                dedicated=True,
+                job=job.id,
             )
         )
 
@@ -138,7 +146,7 @@ class Actors:
     def send(self, process_id: bytes, message: wire.Message) -> None:
         self._daemon.send(process_id, message)
 
-    def place(self, actor: bytes, owner: bytes, info: ActorInfo) -> None:
+    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None:
         group = group_of(info.to_place or info.resources)
         if group and self._daemon.groups.is_removed(group):
             assert self.service is not None
@@ -154,8 +162,10 @@ class Actors:
                 refuse = functools.partial(self.service.infeasible, actor, death)
                 self.call_later(self._daemon.config.infeasible_grace_s, refuse)
                 return
-        process = self._daemon.processes.get(owner)
-        self.find_worker(actor, info, process.job if process is not None else Job(namespace=info.namespace))
+        self.find_worker(actor, info, job if job.driver in self._daemon.processes else job.without_driver())
+
+    def job_of(self, process_id: bytes) -> Job:
+        return self._daemon.job_of(process_id)
 
     def unplace(self, actor: bytes) -> None:
         self.stop_looking(actor)

@@ -268,9 +268,7 @@ class Daemon:
         if process.worker is not None:
             self.post(leases.WorkerReady(process.id, process.worker.env))
             return
-        self.pool.setup.sys_path = message.sys_path
-        self.pool.setup.cwd = message.cwd
-        self.post(leases.JobStarted())
+        self.post(leases.JobStarted(process.job.id))
         self.pool.set_preload(message.preload)
         if message.log_to_driver:
             self.output.listen(process)
@@ -455,7 +453,7 @@ class Daemon:
         self.pool.start(command.env)
 
     def _do_grant_lease(self, command: leases.GrantLease) -> None:
-        job, worker = self._job_of(command.process), self.processes[command.worker]
+        job, worker = self.job_of(command.process), self.processes[command.worker]
         news = job if worker.job != job else None
         worker.job = job
         is_actor = self.actors.is_placing(command.process)
@@ -479,10 +477,10 @@ class Daemon:
             self.send(command.process, granted)
         self._memory.begin()
 
-    def _job_of(self, owner: bytes) -> Job:
+    def job_of(self, owner: bytes) -> Job:
         """That a lease is for: of the process that asks, or of the actor."""
         if self.actors.is_placing(owner):
-            return self.actors.job_of(owner)
+            return self.actors.job_for(owner)
         guests = self.neighbours.guests if self.neighbours is not None else {}
         process = self.processes.get(owner) or guests.get(owner)
         return process.job if process is not None else NO_JOB
@@ -573,6 +571,8 @@ class Daemon:
         self._remove(process)
         self._tell_of_death(process, gone)
         self.post(leases.ProcessDied(process.id))
+        if process.ready:
+            self.post(leases.JobEnded(process.job.id))
 
     def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:
         """Everybody but the scheduler."""

@@ -422,9 +422,6 @@ class Neighbours:
     def _on_guest(self, message: cluster.Acquaint) -> None:
         """A process of another node will have to do with this one."""
         self.guests[message.process_id] = Guest(self, message)
-        if not any(process.worker is None for process in self._daemon.processes.values()):
-            setup = self._daemon.pool.setup
-            setup.sys_path, setup.cwd = list(message.job.sys_path), message.job.cwd
         self._daemon.post(leases.JobStarted())
 
     def stakes_of_others(self) -> dict[int, tuple[int, list[int]]]:

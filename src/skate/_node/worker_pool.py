@@ -94,8 +94,6 @@ class WorkerSetup(msgspec.Struct):
     node_id: bytes
     arena_fd: int
     arena_bytes: int
-    sys_path: list[str] = []
-    cwd: str = ""
     #: What it runs, as "module:function".
     entry: str = zygote.WORKER_ENTRY
     #: Modules that zygotes import once their first workers are out.
@@ -308,7 +306,7 @@ class WorkerPool:
             time.monotonic() + START_TIMEOUT_S,
             lambda: self.kill(process_id, f"it was not ready after {START_TIMEOUT_S:.0f} s"),
         )
-        order = zygote.ForkWorker(process_id, worker.slot, setup.node_id, setup.arena_bytes, setup.sys_path, setup.cwd)
+        order = zygote.ForkWorker(process_id, worker.slot, setup.node_id, setup.arena_bytes)
         self._send(process, order, (control[1], arena_fd, stdout[1], stderr[1]))
 
     def said_hello(self, process_id: bytes, pid: int) -> None:

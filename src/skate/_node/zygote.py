@@ -46,8 +46,6 @@ class WorkerStart(msgspec.Struct, frozen=True):
     slot: int
     node_id: bytes
     arena_bytes: int
-    sys_path: list[str]
-    cwd: str
 
 
 # -- daemon → zygote ----------------------------------------------------------------------------------------------
@@ -60,8 +58,6 @@ class ForkWorker(msgspec.Struct, array_like=True, tag=1):
     slot: int
     node_id: bytes
     arena_bytes: int
-    sys_path: list[str]
-    cwd: str
 
 
 class Preload(msgspec.Struct, array_like=True, tag=2):
@@ -316,24 +312,7 @@ def become_worker(order: ForkWorker, fds: list[int], run: Any, parent_pid: int) 
         _set_up_output(stdout_fd, stderr_fd)
         close_all_but({control_fd, arena_fd})
         _seed()
-        if order.sys_path:
-            sys.path[:] = order.sys_path
-        if order.cwd:
-            try:
-                os.chdir(order.cwd)
-            except OSError as error:
-                sys.stderr.write(f"skate: a worker could not enter the driver's working directory: {error}\n")
-        start = WorkerStart(
-            control_fd,
-            arena_fd,
-            order.process_id,
-            order.slot,
-            order.node_id,
-            order.arena_bytes,
-            order.sys_path,
-            order.cwd,
-        )
-        run(start)
+        run(WorkerStart(control_fd, arena_fd, order.process_id, order.slot, order.node_id, order.arena_bytes))
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

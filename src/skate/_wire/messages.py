@@ -371,7 +371,7 @@ class Free(Message, tag=48):
 
 
 class Define(Message, tag=60):
-    """Owner → executor or daemon, before the first task or actor of it: a function or class by id, name, definition."""
+    """Owner → executor, before its first task, or daemon, before its first actor or soon: a function or class."""
 
     fn: bytes
     name: str

@@ -16,7 +16,7 @@ import time
 from skate._core.ids import JOB_BYTES
 from skate._node.main import NodeConfig
 from skate._wire.messages import Hello
-from skate._worker.functions import PATH_AT_START, module_path
+from skate._worker.surroundings import module_path, set_job_path, working_directory
 
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
@@ -45,13 +45,13 @@ class Node:
             os.getpid(),
             "driver",
             sys_path=module_path(),
-            cwd=os.getcwd(),
+            cwd=working_directory(),
             preload=[name for name in PRELOAD if name in sys.modules],
             log_to_driver=log_to_driver,
             namespace=namespace,
             job_id=_submitted_job(),
         )
-        PATH_AT_START.update(hello.sys_path)
+        set_job_path(hello.sys_path)
         try:
             self.runtime.start(hello, START_TIMEOUT_S)
         except BaseException:

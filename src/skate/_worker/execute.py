@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import child_prefix, node_at, node_of, return_id
-from skate._core.task import Extra, Failure, Job, RefInfo, Result, ResultExtra, Task, Timing
+from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
 from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._serialize.values import (
@@ -45,7 +45,7 @@ from skate._wire import messages as m
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
-from skate._worker.functions import PATH_AT_START, LoadedFunctions
+from skate._worker.functions import LoadedFunctions
 from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
@@ -118,8 +118,9 @@ class Executor:
         self.resources: dict[str, float] = {}
         self.gpu_ids: list[int] = []
         self._visible_gpus = visible_gpus()
-        #: A task ran since the last tick.
+        #: A task ran since the last tick; a function was forgotten, which leaves cycles behind (its globals, a class).
         self._ran = False
+        self._forgot = False
         self.handlers: dict[type, Callable[[Peer, Any], None]] = {
             m.Tasks: self._on_tasks,
             m.Define: self._on_define,
@@ -178,9 +179,11 @@ class Executor:
 
     def _on_undefine(self, peer: Peer, message: m.Undefine) -> None:
         for fn in message.fns:
-            refs = self.functions.remove(fn, peer.process_id)
-            self._runtime.table.unhold([ref.id for ref in refs])
-            self._ran = True  # what the function left behind may be in cycles, as every class is
+            self._forget_functions(self.functions.remove(fn, peer.process_id))
+
+    def _forget_functions(self, captured: list[RefInfo]) -> None:
+        self._runtime.table.unhold([ref.id for ref in captured])
+        self._forgot = True
 
     def _on_recall(self, peer: Peer, message: m.Recall) -> None:
         returned: list[bytes] = []
@@ -275,7 +278,7 @@ class Executor:
         if isinstance(message, m.LeaseStarted):
             self.resources = message.resources
             if message.job is not None:
-                self._begin_job(message.job)
+                self._runtime.begin_job(message.job)
             if message.captures != self._runtime.captures:
                 self._runtime.capture(message.captures)
             if self.gpu_ids or message.gpu_ids:
@@ -295,16 +298,10 @@ class Executor:
             else:
                 self._runtime.send(m.Ready())
 
-    def _begin_job(self, job: Job) -> None:
-        welcome = self._runtime.welcome
-        welcome.job_id, welcome.namespace = job.id, job.namespace
-        self._runtime.driver_id = job.driver
-        sys.path += [path for path in job.sys_path if path not in sys.path]
-        PATH_AT_START.update(job.sys_path)
-
     def on_owner_dead(self, peer: Peer) -> None:
         """Nobody waits for its tasks any more; the daemon ends this process if it is in one of them."""
         self._queue = deque(item for item in self._queue if item[0] is not peer)
+        self._forget_functions(self.functions.remove_all_of(peer.process_id))
         if self.actor is not None and self.actor.concurrency is not None:
             self.actor.concurrency.forget(peer)
 
@@ -674,9 +671,11 @@ class Executor:
         if self._current is None:
             if self._events and time.monotonic() > self._events_sent + EVENTS_PERIOD_S:
                 self._send_events(0)
-            if self._ran and (self._runtime.table.borrows or self._runtime.store.pinned):
+            if self._forgot or (self._ran and (self._runtime.table.borrows or self._runtime.store.pinned)):
                 # A task may have left references in cycles; nobody should have to wait for the collector's own pace.
                 gc.collect()
+                self._ran = self._forgot = False
+                return True  # what was dropped is to be seen to
             self._ran = False
         return self._current is not None or bool(self._queue) or bool(self._events)
 

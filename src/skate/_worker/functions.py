@@ -1,7 +1,8 @@
 """Functions as they travel: pickled once by the owner, loaded once by each executor.
 
-A function's id is the hash of its pickled definition, so a function redefined under the same name is another function,
-and the same function sent by two owners is loaded once.
+A function's id is the hash of its pickled definition (and of where else its modules are looked for, if its owner has
+added to that since it started), so a function redefined under the same name is another function, and the same function
+sent by two owners is loaded once.
 
     ExportedFunctions, of an owner ──with the first task──▶ LoadedFunctions, of an executor
                                    ──a moment later───────▶ the control service, from where actors get their classes
@@ -12,7 +13,6 @@ from __future__ import annotations
 import copyreg
 import functools
 import io
-import os
 import sys
 import warnings
 import weakref
@@ -24,16 +24,10 @@ from skate._core.ids import function_id
 from skate._core.task import RefInfo
 from skate._object_ref import ObjectRef, collecting_refs
 from skate._wire.messages import Define, Message, Undefine
+from skate._worker.surroundings import job_path, module_path
 
 #: Above this size a definition most likely captured data that should have been put into the object store.
 LARGE_DEFINITION_BYTES = 1 << 20
-#: The module search path that all processes of the job have.
-PATH_AT_START: set[str] = set()
-
-
-def module_path() -> list[str]:
-    """Where this process looks for modules; Python ignores what is no string."""
-    return [path or os.getcwd() for path in sys.path if isinstance(path, str)]
 
 
 def _load_cached_property(function: Callable[[Any], Any], name: str | None) -> functools.cached_property[Any]:
@@ -52,7 +46,7 @@ class Function:
     __slots__ = ("__weakref__", "define", "id", "name", "refs")
 
     def __init__(self, name: str, definition: bytes, refs: list[ObjectRef[Any]]) -> None:
-        path = [path for path in module_path() if path not in PATH_AT_START]
+        path = [path for path in module_path() if path not in job_path]
         self.id = function_id(definition, path)
         self.name = name
         #: What the function captured: kept alive as long as the function.
@@ -123,6 +117,11 @@ class LoadedFunctions:
         del self._owners[fn]
         self._loaded.pop(fn, None)
         return self._definitions.pop(fn).refs
+
+    def remove_all_of(self, owner: bytes) -> list[RefInfo]:
+        """It is gone."""
+        fns = [fn for fn, owners in self._owners.items() if owner in owners]
+        return [ref for fn in fns for ref in self.remove(fn, owner)]
 
     def name(self, fn: bytes) -> str:
         definition = self._definitions.get(fn)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from skate._serialize import errors, pickler  # noqa: F401
 from skate._wire.messages import Hello
 from skate._worker import current
-from skate._worker.functions import PATH_AT_START
 from skate._worker.output import tag_output
 from skate._worker.runtime import Runtime
 
@@ -28,7 +27,6 @@ site.sethelper()
 
 def run(start: WorkerStart) -> None:
     """The life of a worker. Does not return."""
-    PATH_AT_START.update(start.sys_path)
     runtime = Runtime(socket.socket(fileno=start.control_fd), slot=start.slot, arena_fd=start.arena_fd)
     current.set_runtime(runtime)
     runtime.start(Hello(os.getpid(), "worker"), WELCOME_TIMEOUT_S)

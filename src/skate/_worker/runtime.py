@@ -30,7 +30,7 @@ from skate._core.copies import Copies
 from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, FailureWatch, ObjectTable, Stored
-from skate._core.task import Failure, Task
+from skate._core.task import Failure, Job, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions, captured
 from skate._serialize import private
@@ -64,6 +64,7 @@ from skate._worker.requests import Requests
 from skate._worker.streams import Streams
 from skate._worker.submit import Submitter
 from skate._worker.subscriptions import Subscriptions
+from skate._worker.surroundings import take_up
 from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
 
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
@@ -456,6 +457,11 @@ class Runtime:
             raise explain_unpicklable(value, error, what=what) from error
 
     # -- submit ---------------------------------------------------------------------------------------------------
+
+    def begin_job(self, job: Job) -> None:
+        """In a worker."""
+        self.welcome.job_id, self.welcome.namespace, self.driver_id = job.id, job.namespace, job.driver
+        take_up(job)
 
     def capture(self, group: bytes) -> None:
         self.captures = group

@@ -1,0 +1,55 @@
+"""Where a job's modules and files are: what a worker takes over from the driver before it works for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from skate._core.task import Job
+
+#: The module search path that all processes of the job have.
+job_path: set[str] = set()
+#: The search path of a worker before it works for anybody.
+_own_path: list[str] = []
+
+
+def module_path() -> list[str]:
+    """Where this process looks for modules, as far as Python does so and others can be told."""
+    here = working_directory()
+    return [path or here for path in sys.path if isinstance(path, str) and (path or here) and _can_be_told(path)]
+
+
+def working_directory() -> str:
+    """Empty if it is gone, or cannot be told."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        return ""
+    return here if _can_be_told(here) else ""
+
+
+def _can_be_told(path: str) -> bool:
+    """Its name is text, and not just bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def set_job_path(path: list[str]) -> None:
+    job_path.clear()
+    job_path.update(path)
+
+
+def take_up(job: Job) -> None:
+    """In a worker, once: it works for no other job."""
+    if not _own_path:
+        _own_path.extend(sys.path)
+    sys.path[:] = [*job.sys_path, *(path for path in _own_path if path not in job.sys_path)]
+    set_job_path(sys.path)
+    if job.cwd:
+        try:
+            os.chdir(job.cwd)
+        except OSError as error:
+            sys.stderr.write(f"skate: a worker could not enter the driver's working directory: {error}\n")
