@@ -51,5 +51,7 @@ def take_up(job: Job) -> None:
     if job.cwd:
         try:
             os.chdir(job.cwd)
+        except FileNotFoundError:
+            pass  # it is on the driver's machine
         except OSError as error:
             sys.stderr.write(f"skate: a worker could not enter the driver's working directory: {error}\n")
