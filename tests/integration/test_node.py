@@ -311,10 +311,10 @@ def test_a_worker_that_cannot_leave_stays(new_driver: Callable[..., Driver]) -> 
 # -- what a worker is born with --------------------------------------------------------------------------------------
 
 
-def test_a_worker_has_the_path_and_directory_of_the_driver(driver: Driver) -> None:
+def test_a_worker_is_told_the_path_and_directory_of_the_driver(driver: Driver) -> None:
     granted = driver.lease()
-    assert driver.run(granted.process_id, "import os; value = os.getcwd()") == str(HERE)
-    assert driver.run(granted.process_id, "import sys; value = sys.path") == [str(HERE), *sys.path]
+    assert driver.run(granted.process_id, "value = said[1].job.cwd") == str(HERE)
+    assert driver.run(granted.process_id, "value = said[1].job.sys_path") == (str(HERE), *sys.path)
 
 
 def test_a_worker_has_no_descriptors_but_its_own(driver: Driver) -> None:

@@ -178,12 +178,13 @@ class Executor:
                 runtime.borrowing.register(ref.id, ref.owner)
 
     def _on_undefine(self, peer: Peer, message: m.Undefine) -> None:
-        for fn in message.fns:
-            self._forget_functions(self.functions.remove(fn, peer.process_id))
+        self._forget_functions([ref for fn in message.fns for ref in self.functions.remove(fn, peer.process_id)])
 
     def _forget_functions(self, captured: list[RefInfo]) -> None:
         self._runtime.table.unhold([ref.id for ref in captured])
         self._forgot = True
+        if self._runtime.loop.dormant:  # and this is the main thread, which does not tick
+            self._runtime.loop.stir()
 
     def _on_recall(self, peer: Peer, message: m.Recall) -> None:
         returned: list[bytes] = []
