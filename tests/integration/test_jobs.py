@@ -12,6 +12,7 @@ import pytest
 
 import skate
 from skate._worker.current import get_runtime
+from skate._worker.driver import JOB_VARIABLE
 from skate.cluster_utils import Cluster
 from waiting import wait_for
 
@@ -40,15 +41,14 @@ for line in sys.stdin:
 
 
 class Program:
-    def __init__(self, folder: Path, word: str, address: str) -> None:
+    def __init__(self, folder: Path, word: str, address: str, **environment: str) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "words.py").write_text(f"WORD = {word!r}\ndef say(self=None): return WORD\n")
         (folder / "main.py").write_text(PROGRAM)
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "main.py", address],
             cwd=folder,
-            env=environment,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,6 +96,17 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_programs_at_once_run_their_own_modules(address: str, tmp_path: Path) -> None:
     with Program(tmp_path / "a", "one", address) as one, Program(tmp_path / "b", "two", address) as two:
         for _ in range(2):
+            assert one.say() == "one one one\n"
+            assert two.say() == "two two two\n"
+
+
+def test_programs_of_one_submitted_job_run_their_own_modules(address: str, tmp_path: Path) -> None:
+    job = {JOB_VARIABLE: "01234567"}
+    for _ in range(2):
+        with (
+            Program(tmp_path / "a", "one", address, **job) as one,
+            Program(tmp_path / "b", "two", address, **job) as two,
+        ):
             assert one.say() == "one one one\n"
             assert two.say() == "two two two\n"
 

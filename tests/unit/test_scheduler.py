@@ -18,7 +18,6 @@ from skate._core.lease_events import (
     EnvironmentFailed,
     Event,
     GrantLease,
-    JobEnded,
     JobStarted,
     KillWorker,
     LeaseReturned,
@@ -35,7 +34,14 @@ from skate._core.lease_events import (
 )
 from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S
 from skate._core.resources import to_units
-from skate._core.scheduler import ASK_GRACE_S, START_FAILURES_MAX, START_RETRY_S, Scheduler, SchedulerConfig
+from skate._core.scheduler import (
+    ASK_AGAIN_S,
+    ASK_GRACE_S,
+    START_FAILURES_MAX,
+    START_RETRY_S,
+    Scheduler,
+    SchedulerConfig,
+)
 
 A, B, C = b"driver-a", b"driver-b", b"driver-c"
 W1, W2, W3 = b"worker-1", b"worker-2", b"worker-3"
@@ -65,10 +71,10 @@ class Node:
         resources: dict[str, float] | None = None,
         env: dict[str, str] | None = None,
         depth: int = 0,
-        job: bytes = b"",
+        program: bytes = b"",
     ) -> list[Command]:
         asked = CPU if resources is None else resources
-        return self.tell(DemandChanged(process, key, asked, env or {}, count, depth, job=job))
+        return self.tell(DemandChanged(process, key, asked, env or {}, count, depth, program=program))
 
     def wait(self, seconds: float) -> list[Command]:
         self.now += seconds
@@ -94,34 +100,70 @@ def test_a_worker_is_not_lent_to_itself() -> None:
     assert node.demand(asker) == [StartWorker(())]
 
 
-def test_a_worker_works_for_one_job_only() -> None:
+def test_a_worker_works_for_one_program_only() -> None:
     """It keeps the modules that it has imported."""
     node = Node(workers=1)
-    assert node.demand(A, job=b"a") == [grant(A, 1, W1)]
+    assert node.demand(A, program=A) == [grant(A, 1, W1)]
     node.tell(LeaseReturned(A, 1))
-    assert node.demand(B, job=b"b") == [StartWorker(())]
+    assert node.demand(B, program=B) == [StartWorker(())]
     assert node.tell(WorkerReady(W2)) == [grant(B, 2, W2)]
     node.tell(LeaseReturned(B, 2))
     node.tell(WorkerReady(W3))
-    assert node.demand(A, job=b"a") == [grant(A, 3, W1)], "not a new one"
+    assert node.demand(A, program=A) == [grant(A, 3, W1)], "not a new one"
 
 
-def test_workers_of_a_job_that_is_over_are_not_kept() -> None:
+def test_workers_of_a_program_that_is_over_leave() -> None:
     node = Node(workers=1, prestart=1, idle_worker_s=5.0)
-    assert node.tell(JobStarted(b"a")) == []
-    assert node.demand(A, job=b"a") == [grant(A, 1, W1)]
+    assert node.tell(JobStarted(A)) == []
+    assert node.demand(A, program=A) == [grant(A, 1, W1)]
     node.tell(LeaseReturned(A, 1))
     assert node.wait(10.0) == [], "it is the one to be kept"
-    assert node.tell(JobEnded(b"a")) == [StartWorker(()), AskRetire(W1)]
+    assert node.tell(ProcessDied(A)) == [AskRetire(W1), StartWorker(())]
 
 
-def test_idle_workers_of_another_job_make_room() -> None:
+def test_idle_workers_of_another_program_make_room() -> None:
     node = Node(workers=1, workers_max=1)
-    assert node.demand(A, job=b"a") == [grant(A, 1, W1)]
+    assert node.demand(A, program=A) == [grant(A, 1, W1)]
     node.tell(LeaseReturned(A, 1))
-    assert node.demand(B, job=b"b") == [AskRetire(W1)]
+    assert node.demand(B, program=B) == [AskRetire(W1)]
     node.tell(WorkerRetired(W1))
     assert node.tell(ProcessDied(W1)) == [StartWorker(())]
+
+
+def test_room_is_made_though_the_other_program_waits_for_something_else() -> None:
+    node = Node({"CPU": 2, "GPU": 1}, workers=2, workers_max=2)
+    gpu = {"GPU": 1.0}
+    node.demand(A, program=A, resources=gpu)
+    node.demand(A, program=A, key=2)
+    node.demand(A, program=A, resources=gpu)
+    (lease,) = [lease for lease in node.scheduler.leases.values() if lease.key == 2]
+    node.tell(LeaseReturned(A, lease.number))
+    assert node.demand(B, program=B) == [AskRetire(lease.worker)]
+
+
+def test_who_has_to_stay_is_not_asked_all_the_time() -> None:
+    node = Node(workers=1, workers_max=1)
+    node.demand(A, program=A)
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(B, program=B) == [AskRetire(W1)]
+    assert node.tell(WorkerStays(W1)) == []
+    assert node.wait(ASK_AGAIN_S / 2) == []
+    deadline = node.scheduler.next_deadline()
+    assert deadline is not None
+    assert node.wait(deadline - node.now) == [AskRetire(W1)]
+
+
+def test_workers_of_another_program_are_no_hope_when_none_can_be_started() -> None:
+    node = Node(workers=1)
+    node.demand(A, program=A)
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(B, program=B) == [StartWorker(())]
+    for _ in range(START_FAILURES_MAX - 1):
+        commands = node.tell(StartFailed((), "fork failed"))
+        node.wait(0.0)
+    commands = node.tell(StartFailed((), "fork failed"))
+    assert [type(command) for command in commands] == [ReportInfeasible]
+    assert "fork failed" in commands[0].reason  # type: ignore[union-attr]
 
 
 def test_a_demand_without_a_worker_starts_one_and_gets_it() -> None:
@@ -600,8 +642,8 @@ class Conversation(RuleBasedStateMachine):
         #: Who wants a worker for good. It is no process: it does not die and returns nothing.
         self.actors: set[bytes] = set()
         #: What workers have worked for so far.
-        self.jobs: dict[bytes, bytes] = {}
-        self.tell(JobStarted(self.job_of(A)))
+        self.programs: dict[bytes, bytes] = {}
+        self.tell(JobStarted(A))
 
     def tell(self, event: Event) -> list[Command]:
         commands = self.scheduler.handle(event, self.now)
@@ -612,9 +654,9 @@ class Conversation(RuleBasedStateMachine):
                 assert command.worker in self.alive, "lent before it was ready, or after it died"
                 assert command.worker not in {lease.worker for lease in self.leases.values()}, "lent twice"
                 assert command.worker not in self.asked | self.doomed
-                job = self.job_of(command.process)
-                assert self.jobs.get(command.worker, job) == job, "lent to another job"
-                self.jobs[command.worker] = job
+                program = self.program_of(command.process)
+                assert self.programs.get(command.worker, program) == program, "lent to another program"
+                self.programs[command.worker] = program
                 self.leases[command.lease] = command
             elif isinstance(command, AskReclaim):
                 for number in command.leases:
@@ -629,10 +671,10 @@ class Conversation(RuleBasedStateMachine):
                 self.doomed.add(command.worker)
         return commands
 
-    def job_of(self, process: bytes) -> bytes:
+    def program_of(self, process: bytes) -> bytes:
         if process in self.alive:
-            return self.jobs[process]
-        return b"job-%d" % (process[-1] % 2)
+            return self.programs[process]
+        return process if process in (A, B) else (A, B)[process[-1] % 2]
 
     @rule(
         who=st.integers(0, 9),
@@ -645,9 +687,9 @@ class Conversation(RuleBasedStateMachine):
     def demand(
         self, who: int, key: int, resources: dict[str, float], env: dict[str, str], count: int, depth: int
     ) -> None:
-        processes = sorted(self.owners) + sorted(worker for worker in self.alive if worker in self.jobs)
+        processes = sorted(self.owners) + sorted(worker for worker in self.alive if worker in self.programs)
         process = processes[who % len(processes)]
-        self.tell(DemandChanged(process, key, resources, env, count, depth, job=self.job_of(process)))
+        self.tell(DemandChanged(process, key, resources, env, count, depth, program=self.program_of(process)))
 
     @rule(
         resources=st.sampled_from(REQUESTS),
@@ -661,8 +703,8 @@ class Conversation(RuleBasedStateMachine):
         self.actors.add(actor)
         # As with real ones, what the node must have is at least what is held.
         to_place = {name: max(amount, resources.get(name, 0)) for name, amount in {**resources, **to_place}.items()}
-        job = self.job_of(actor)
-        self.tell(DemandChanged(actor, 0, resources, env, 1, to_place=to_place, dedicated=True, job=job))
+        program = self.program_of(actor)
+        self.tell(DemandChanged(actor, 0, resources, env, 1, to_place=to_place, dedicated=True, program=program))
 
     @precondition(lambda self: self.actors)
     @rule(which=st.integers(0, 9))
@@ -783,7 +825,7 @@ class Conversation(RuleBasedStateMachine):
             return
         for demand in self.scheduler.demands.values():
             idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
-            idle = [worker for worker in idle if worker.job in (b"", demand.job)]
+            idle = [worker for worker in idle if worker.program in (b"", demand.program)]
             if idle and self.scheduler.pool.fits(demand.needs):
                 others = [other for other in self.scheduler.demands.values() if other is not demand]
                 assert others, f"{demand} fits, has an idle worker, and is alone"

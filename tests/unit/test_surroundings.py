@@ -15,30 +15,32 @@ from skate._worker import surroundings
 @pytest.fixture(autouse=True)
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that is new."""
-    monkeypatch.setattr(surroundings, "_own_path", [])
+    monkeypatch.setattr(surroundings, "_program", b"")
     monkeypatch.setattr(surroundings, "job_path", set())
-    monkeypatch.setattr(sys, "path", ["/node/lib", "/shared"])
+    monkeypatch.setattr(sys, "prefix", "/node")
+    monkeypatch.setattr(sys, "path", ["/where/it/was/started", "/node/lib", "/node/shared"])
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_modules_of_the_job_come_first_and_those_of_no_other() -> None:
-    surroundings.take_up(Job(b"1", sys_path=("/one", "/shared")))
-    assert sys.path == ["/one", "/shared", "/node/lib"]
-    surroundings.take_up(Job(b"1", sys_path=("/two",)))  # another driver of it
-    assert sys.path == ["/two", "/node/lib", "/shared"]
-    assert surroundings.job_path == set(sys.path)
+def test_the_modules_of_the_program_come_first_and_those_of_no_other() -> None:
+    surroundings.take_up(Job(b"1", sys_path=("/one", "/node/shared"), program=b"p"))
+    assert sys.path == ["/one", "/node/shared", "/node/lib"]
+    assert surroundings.job_path == {"/one", "/node/shared"}
+    sys.path.append("/late")
+    surroundings.take_up(Job(b"1", sys_path=("/one", "/node/shared"), program=b"p"))  # its driver has ended
+    assert sys.path == ["/one", "/node/shared", "/node/lib", "/late"]
 
 
 def test_the_working_directory_is_the_drivers_where_there_is_such_a_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "there").mkdir()
-    surroundings.take_up(Job(b"1", cwd=str(tmp_path / "there")))
+    surroundings.take_up(Job(b"1", cwd=str(tmp_path / "there"), program=b"p"))
     assert Path.cwd() == tmp_path / "there"
-    surroundings.take_up(Job(b"1", cwd=str(tmp_path / "on the driver's machine")))
+    surroundings.take_up(Job(b"1", cwd=str(tmp_path / "on the driver's machine"), program=b"q"))
     assert capsys.readouterr().err == ""
     (tmp_path / "file").touch()
-    surroundings.take_up(Job(b"1", cwd=str(tmp_path / "file")))
+    surroundings.take_up(Job(b"1", cwd=str(tmp_path / "file"), program=b"r"))
     assert "could not enter the driver's working directory" in capsys.readouterr().err
     assert Path.cwd() == tmp_path / "there"
 

@@ -20,15 +20,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class JobStarted(Event, frozen=True):
-    """Somebody is there to work for: have workers ready. Of one of this node, which job."""
+    """Somebody is there to work for: have workers ready. The driver, if it is one of this node."""
 
-    job: bytes = b""
-
-
-class JobEnded(Event, frozen=True):
-    """A driver of it is gone."""
-
-    job: bytes
+    driver: bytes = b""
 
 
 class WorkerReady(Event, frozen=True):
@@ -75,8 +69,9 @@ class DemandChanged(Event, frozen=True):
     to_place: dict[str, float] = {}
     #: The worker is for good: it is not asked back, and ends with what it is wanted for.
     dedicated: bool = False
-    #: What it works for. A worker keeps the modules that it has imported, so it works for one job only.
-    job: bytes = b""
+    #: The driver that it works for, though perhaps that is gone. A worker keeps the modules that it has imported, so it
+    #: works for one program only.
+    program: bytes = b""
 
 
 class LeaseReturned(Event, frozen=True):

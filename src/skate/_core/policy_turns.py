@@ -57,8 +57,7 @@ class Demand(msgspec.Struct):
     dedicated: bool = False
     #: What the node must have, if that is more than the request.
     to_place: Amounts = {}
-    #: What it works for.
-    job: bytes = b""
+    program: bytes = b""
 
     @property
     def cls(self) -> Class:

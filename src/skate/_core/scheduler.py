@@ -18,7 +18,6 @@ what there is; a worker has at most one lease; every demand that fits is granted
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,6 @@ from skate._core.lease_events import (
     EnvironmentFailed,
     Event,
     GrantLease,
-    JobEnded,
     JobStarted,
     KillWorker,
     LeaseReturned,
@@ -59,6 +57,8 @@ START_FAILURES_MAX = 3
 START_RETRY_S = 1.0
 #: A worker that was asked to leave and has not answered after this time is taken to stay.
 ASK_GRACE_S = 1.0
+#: One that had to stay is not asked again, to make room for others, before this time.
+ASK_AGAIN_S = 1.0
 
 
 # -- state ------------------------------------------------------------------------------------------------------------
@@ -95,8 +95,10 @@ class Worker(msgspec.Struct):
     #: When it came into this state, if that is "idle" or "asked".
     since: float
     lease: Lease | None = None
-    #: The job that it has worked for: it works for no other. Empty: for whoever comes first.
-    job: bytes = b""
+    #: The driver that it has worked for: it works for no other. Empty: for whoever comes first.
+    program: bytes = b""
+    #: When it was last asked to leave and could not.
+    stayed_at: float = -ASK_AGAIN_S
 
     @property
     def is_shared(self) -> bool:
@@ -119,8 +121,8 @@ class Scheduler:
         self._troubles: dict[Env, Trouble] = {}
         self.shares = Shares()
         self._job_started = False
-        #: Jobs with a driver on this node, and how many of those.
-        self._jobs: Counter[bytes] = Counter()
+        #: Drivers on this node.
+        self._drivers: set[bytes] = set()
         self._last_lease = first_lease - 1
         self._last_turn = 0
         self._deadline: float | None = None
@@ -141,11 +143,8 @@ class Scheduler:
 
     def _on_job_started(self, event: JobStarted, now: float, commands: list[Command]) -> None:
         self._job_started = True
-        if event.job:
-            self._jobs[event.job] += 1
-
-    def _on_job_ended(self, event: JobEnded, now: float, commands: list[Command]) -> None:
-        self._jobs -= Counter([event.job])
+        if event.driver:
+            self._drivers.add(event.driver)
 
     def _on_worker_ready(self, event: WorkerReady, now: float, commands: list[Command]) -> None:
         self._started(event.env)
@@ -175,10 +174,9 @@ class Scheduler:
     def _give_up(self, env: Env, reason: str, now: float, commands: list[Command]) -> None:
         """No more workers of that environment, for a while. What has no hope of any is refused."""
         self._troubles[env].retry_at = now + START_RETRY_S
-        if any(worker.env == env for worker in self.workers.values()):
-            return
+        hopes = {worker.program for worker in self.workers.values() if worker.env == env}
         total = to_floats(self.pool.total)
-        for demand in [d for d in self.demands.values() if d.env == env]:
+        for demand in [d for d in self.demands.values() if d.env == env and hopes.isdisjoint({b"", d.program})]:
             del self.demands[demand.cls]
             commands.append(ReportInfeasible(demand.process, demand.key, to_floats(demand.request), total, reason))
 
@@ -193,6 +191,9 @@ class Scheduler:
         process = event.process
         for cls in [cls for cls in self.demands if cls[0] == process]:
             del self.demands[cls]
+        self._drivers.discard(process)
+        for useless in [it for idle in self.idle.values() for it in idle if it.program == process]:
+            self._ask_to_leave(useless, now, commands)
         worker = self.workers.pop(process, None)
         if worker is not None:
             if worker.lease is not None:
@@ -238,7 +239,7 @@ class Scheduler:
             event.retriable,
             event.dedicated,
             to_place,
-            event.job,
+            event.program,
         )
 
     def _next_turn(self) -> int:
@@ -312,6 +313,7 @@ class Scheduler:
     def _on_worker_stays(self, event: WorkerStays, now: float, commands: list[Command]) -> None:
         worker = self.workers.get(event.worker)
         if worker is not None and worker.state == "asked":
+            worker.stayed_at = now
             self._make_idle(worker, now)
 
     def _on_bundle_committed(self, event: BundleCommitted, now: float, commands: list[Command]) -> None:
@@ -338,6 +340,7 @@ class Scheduler:
     def _on_time_passed(self, event: TimePassed, now: float, commands: list[Command]) -> None:
         for worker in self.workers.values():
             if worker.state == "asked" and now >= worker.since + ASK_GRACE_S:
+                worker.stayed_at = now
                 self._make_idle(worker, now)
 
     # -- decisions ------------------------------------------------------------------------------------------------
@@ -392,14 +395,14 @@ class Scheduler:
         return short
 
     def _idle_for(self, demand: Demand) -> Worker | None:
-        """The one that worked for its job last, or one that is new; but not the one that asks: a process has no channel
-        to itself."""
+        """The one that worked for its program last, or one that is new; but not the one that asks: a process has no
+        channel to itself."""
         new = None
         for worker in reversed(self.idle.get(demand.env, ())):
             if worker.id != demand.process:
-                if worker.job == demand.job:
+                if worker.program == demand.program:
                     return worker
-                if not worker.job and new is None:
+                if not worker.program and new is None:
                     new = worker
         return new
 
@@ -408,7 +411,7 @@ class Scheduler:
         assert worker is not None
         self._not_idle(worker)
         worker.state = "leased"
-        worker.job = demand.job
+        worker.program = demand.program
         self.pool.take_exactly(allocation)
         self._last_lease += 1
         lease = Lease(
@@ -468,6 +471,7 @@ class Scheduler:
         return max(0, min(config.starting_max - starting, config.workers_max - len(self.workers) - starting))
 
     def _start_workers(self, now: float, wanted: dict[Env, int], commands: list[Command]) -> None:
+        lacking = list(wanted)
         # Workers that nobody waits for are not worth a second try: a demand will come.
         if self._job_started and () not in self._troubles:
             plain = sum(1 for it in self.workers.values() if not it.env and it.is_shared and self._may_be_used(it))
@@ -479,13 +483,20 @@ class Scheduler:
             if starts > 0:
                 self.starting[env] = self.starting.get(env, 0) + starts
                 commands += [StartWorker(env)] * starts
-        if len(self.workers) >= self.config.workers_max and any(not self.starting.get(env) for env in wanted):
-            # Idle workers of environments and jobs that nobody waits for are in the way of those that somebody does.
-            jobs = {demand.job for demand in self.demands.values()}
-            idle = [worker for workers in self.idle.values() for worker in workers]
-            spare = [worker for worker in idle if worker.env not in wanted or (worker.job and worker.job not in jobs)]
-            if spare:
-                self._ask_to_leave(min(spare, key=lambda worker: worker.since), now, commands)
+        if any(not self.starting.get(env) for env in lacking) and (
+            len(self.workers) >= self.config.workers_max or not self._troubles.keys().isdisjoint(lacking)
+        ):
+            self._make_room(now, commands)
+
+    def _make_room(self, now: float, commands: list[Command]) -> None:
+        """No worker can be started for somebody who waits. The idle ones are of no use to him, or he would have one;
+        those that nobody waits for first."""
+        waiting = {(demand.env, demand.program) for demand in self.demands.values()}
+        idle = [worker for workers in self.idle.values() for worker in workers]
+        spare = [worker for worker in idle if now >= worker.stayed_at + ASK_AGAIN_S]
+        if spare:
+            first = min(spare, key=lambda worker: ((worker.env, worker.program) in waiting, worker.since))
+            self._ask_to_leave(first, now, commands)
 
     def _end_idle_workers(self, now: float, commands: list[Command]) -> None:
         for worker in self._not_kept():
@@ -506,7 +517,7 @@ class Scheduler:
 
     def _may_be_used(self, worker: Worker) -> bool:
         """By a driver of this node, or one to come."""
-        return not worker.job or worker.job in self._jobs
+        return not worker.program or worker.program in self._drivers
 
     def _ask_to_leave(self, worker: Worker, now: float, commands: list[Command]) -> None:
         self._not_idle(worker)
@@ -526,6 +537,7 @@ class Scheduler:
                 asked_at = lease.asked_back_at
                 times.append(lease.granted_at + QUANTUM_S if asked_at is None else asked_at + LATE_S)
             times += [trouble.retry_at for trouble in self._troubles.values()]
+            times += [worker.stayed_at + ASK_AGAIN_S for idle in self.idle.values() for worker in idle]
         times += [worker.since + config.idle_worker_s for worker in self._not_kept()]
         times += [worker.since + ASK_GRACE_S for worker in self.workers.values() if worker.state == "asked"]
         return min((time for time in times if now < time), default=None)
@@ -631,7 +643,6 @@ class Scheduler:
 
 HANDLERS: dict[type[Event], Callable[[Scheduler, Any, float, list[Command]], None]] = {
     JobStarted: Scheduler._on_job_started,
-    JobEnded: Scheduler._on_job_ended,
     WorkerReady: Scheduler._on_worker_ready,
     StartFailed: Scheduler._on_start_failed,
     EnvironmentFailed: Scheduler._on_environment_failed,

@@ -105,6 +105,8 @@ class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
     #: Where its modules are, and its files.
     sys_path: tuple[str, ...] = ()
     cwd: str = ""
+    #: The driver again, also when that is gone: a submitted job may be several programs.
+    program: bytes = b""
 
     def without_driver(self) -> Job:
         """For what goes on when the driver is gone."""

@@ -115,7 +115,7 @@ class Actors:
                 retriable=retriable,
                 to_place=info.to_place,
                 dedicated=True,
-                job=job.id,
+                program=job.program,
             )
         )
 

@@ -247,7 +247,8 @@ class Daemon:
         if process.worker is None:
             path = tuple(message.sys_path)
             wants = message.log_to_driver
-            process.job = Job(message.job_id or new_job_id(), process.id, message.namespace, wants, path, message.cwd)
+            job_id, id = message.job_id or new_job_id(), process.id
+            process.job = Job(job_id, id, message.namespace, wants, path, message.cwd, program=id)
         else:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:
@@ -268,7 +269,7 @@ class Daemon:
         if process.worker is not None:
             self.post(leases.WorkerReady(process.id, process.worker.env))
             return
-        self.post(leases.JobStarted(process.job.id))
+        self.post(leases.JobStarted(process.id))
         self.pool.set_preload(message.preload)
         if message.log_to_driver:
             self.output.listen(process)
@@ -571,8 +572,6 @@ class Daemon:
         self._remove(process)
         self._tell_of_death(process, gone)
         self.post(leases.ProcessDied(process.id))
-        if process.ready:
-            self.post(leases.JobEnded(process.job.id))
 
     def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:
         """Everybody but the scheduler."""

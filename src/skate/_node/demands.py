@@ -84,7 +84,7 @@ class Demands:
                 message.count,
                 message.depth,
                 message.retriable,
-                job=self._daemon.job_of(process_id).id,
+                program=self._daemon.job_of(process_id).program,
             )
         )
 

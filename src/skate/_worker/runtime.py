@@ -459,7 +459,7 @@ class Runtime:
     # -- submit ---------------------------------------------------------------------------------------------------
 
     def begin_job(self, job: Job) -> None:
-        """In a worker."""
+        """In a worker; again when its driver is gone, and a detached actor goes on."""
         self.welcome.job_id, self.welcome.namespace, self.driver_id = job.id, job.namespace, job.driver
         take_up(job)
 

@@ -1,16 +1,17 @@
-"""Where a job's modules and files are: what a worker takes over from the driver before it works for it."""
+"""Where a program's modules and files are: what a worker takes over from the driver before it works for it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 from skate._core.task import Job
 
-#: The module search path that all processes of the job have.
+#: The module search path that all processes of the program have.
 job_path: set[str] = set()
-#: The search path of a worker before it works for anybody.
-_own_path: list[str] = []
+#: The program that this worker works for.
+_program = b""
 
 
 def module_path() -> list[str]:
@@ -37,17 +38,25 @@ def _can_be_told(path: str) -> bool:
     return True
 
 
-def set_job_path(path: list[str]) -> None:
+def set_job_path(path: Iterable[str]) -> None:
     job_path.clear()
     job_path.update(path)
 
 
 def take_up(job: Job) -> None:
-    """In a worker, once: it works for no other job."""
-    if not _own_path:
-        _own_path.extend(sys.path)
-    sys.path[:] = [*job.sys_path, *(path for path in _own_path if path not in job.sys_path)]
-    set_job_path(sys.path)
+    """In a worker, before it works for anybody; it works for no other program, though the driver may be gone later.
+
+    What its own interpreter needs comes last: that of the driver may be elsewhere.
+    """
+    global _program
+    if _program == job.program:
+        return
+    _program = job.program
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    installed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
+    own = [path for path in sys.path if path == package or path.startswith(installed)]
+    sys.path[:] = [*job.sys_path, *(path for path in own if path not in job.sys_path)]
+    set_job_path(job.sys_path)
     if job.cwd:
         try:
             os.chdir(job.cwd)
