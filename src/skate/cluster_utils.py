@@ -20,6 +20,7 @@ import os
 import secrets
 import signal
 import subprocess
+import time
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,8 @@ from skate._node.main import ClusterConfig, NodeConfig
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 << 20
 ENDS_S = 5.0
+#: A driver is told of nodes that have joined within a moment; no longer than this is waited for that.
+NEWS_S = 5.0
 
 
 class ClusterNode:
@@ -142,10 +145,15 @@ class Cluster:
             self.worker_nodes.remove(node)
 
     def connect(self, namespace: str | None = None) -> Any:
-        """Make this process a driver of the cluster."""
+        """Make this process a driver of the cluster, and wait until it knows of all nodes."""
         import skate
 
-        return skate.init(address=self.address, namespace=namespace)
+        context = skate.init(address=self.address, namespace=namespace)
+        ids = {node.node_id for node in self.nodes if node.is_alive()}
+        deadline = time.monotonic() + NEWS_S
+        while not ids <= {node["NodeID"] for node in skate.nodes()} and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return context
 
     def shutdown(self) -> None:
         """End all of it."""

@@ -478,3 +478,12 @@ def test_nodes_that_join_at_the_same_time() -> None:
         wait_for(lambda: {node["NodeID"] for node in skate.nodes()} == everyone, 10, "all nodes")
         assert set(skate.get([node_id.remote(0.2) for _ in range(36)])) == everyone
         skate.shutdown()
+
+
+def test_a_driver_that_connects_knows_of_all_nodes() -> None:
+    with Cluster(initialize_head=True) as cluster:
+        for _ in range(3):
+            cluster.add_node()
+        cluster.connect()
+        assert {node["NodeID"] for node in skate.nodes()} == {node.node_id for node in cluster.nodes}
+        skate.shutdown()
