@@ -142,12 +142,15 @@ def test_a_detached_actor_finds_its_module_after_its_program_has_ended(address: 
 
 def test_workers_forget_what_a_program_that_has_ended_sent(address: str, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
-        "import sys, time, skate\n"
+        "import sys, skate\n"
+        "from skate._worker.current import get_runtime\n"
         "skate.init(sys.argv[1])\n"
         "@skate.remote\ndef inner(): return 1\n"
         "@skate.remote\ndef outer(): return skate.get(inner.remote())\n"
         "skate.get(outer.remote())\n"
-        "time.sleep(0.5)\n"  # its workers are given back
+        # Its worker is given back first: one that is in use is killed with its program.
+        "me = get_runtime()\n"
+        "while any(lease['owner'] == me.process_id for lease in me.query('demands')['leases']): pass\n"
     )
     subprocess.run([sys.executable, "main.py", address], cwd=tmp_path, check=True, timeout=60)
 
