@@ -104,7 +104,7 @@ class Cluster:
         labels: dict[str, str] | None = None,
         node_name: str = "",
     ) -> ClusterNode:
-        """Start a node, and wait until it is part of the cluster."""
+        """Start a node, and wait until it is part of the cluster and, after `connect()`, the driver knows of it."""
         from skate._options import checked_labels, task_options
 
         for name, value, least in (
@@ -134,6 +134,7 @@ class Cluster:
             self.head_node = node
         else:
             self.worker_nodes.append(node)
+        self._wait_for_news()
         return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
@@ -149,11 +150,19 @@ class Cluster:
         import skate
 
         context = skate.init(address=self.address, namespace=namespace)
+        self._wait_for_news()
+        return context
+
+    def _wait_for_news(self) -> None:
+        """Until this process knows of all nodes, if it is a driver of this cluster."""
+        import skate
+
         ids = {node.node_id for node in self.nodes if node.is_alive()}
+        if not skate.is_initialized() or ids.isdisjoint(node["NodeID"] for node in skate.nodes()):
+            return
         deadline = time.monotonic() + NEWS_S
         while not ids <= {node["NodeID"] for node in skate.nodes()} and time.monotonic() < deadline:
             time.sleep(0.005)
-        return context
 
     def shutdown(self) -> None:
         """End all of it."""

@@ -96,6 +96,7 @@ def placement_group(
 
     strategy: "PACK" on as few nodes as possible, "SPREAD" on as many, "STRICT_PACK" on one, "STRICT_SPREAD" each on
     another. name: for `get_placement_group`. lifetime: "detached" groups outlive their job.
+    Without it a group ends with the driver, or with the detached actor that has made it.
     """
     if not isinstance(bundles, Sequence) or isinstance(bundles, str) or not bundles:
         raise ValueError(f"placement_group(bundles={bundles!r}): it may be a list of one or more dicts.")

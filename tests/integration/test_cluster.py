@@ -485,5 +485,8 @@ def test_a_driver_that_connects_knows_of_all_nodes() -> None:
         for _ in range(3):
             cluster.add_node()
         cluster.connect()
-        assert {node["NodeID"] for node in skate.nodes()} == {node.node_id for node in cluster.nodes}
+        for _ in range(3):
+            assert {node["NodeID"] for node in skate.nodes()} == {node.node_id for node in cluster.nodes}
+            cluster.add_node()
         skate.shutdown()
+        cluster.add_node()  # no driver is told of it

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import skate
+from programs import run_program
 from skate.cluster_utils import Cluster
 from skate.util.placement_group import (
     PlacementGroup,
@@ -289,6 +290,43 @@ def test_bundles_of_a_node_that_is_gone_find_another(cluster: Cluster) -> None:
     wait_for(lambda: placement_group_table(group)["state"] == "CREATED", 10, "another place")
     assert nodes_of(group)[index] == fourth.node_id
     assert skate.get(node_id.options(scheduling_strategy=in_group(group, index)).remote()) == fourth.node_id
+
+
+RESERVE = """
+import skate
+from skate.util.placement_group import placement_group
+
+info = skate.init(*{arguments}, namespace="place", **{options})
+
+@skate.remote(num_cpus=0)
+class Reserver:
+    def reserve(self):
+        group = placement_group([{{"CPU": 0.5}}])
+        assert group.wait(20)
+        return group
+
+reserver = Reserver.options(name="reserver", lifetime="detached").remote()
+print(info["address"], skate.get(reserver.reserve.remote()).id.hex())
+"""
+
+
+@pytest.mark.parametrize("where", ["alone", "cluster"])
+def test_groups_of_a_detached_actor_end_with_it_and_not_with_its_driver(
+    where: str, request: pytest.FixtureRequest
+) -> None:
+    if where == "cluster":
+        arguments, options = [request.getfixturevalue("cluster").address], {}
+        skate.shutdown()
+    else:
+        arguments, options = [], {"num_cpus": 2}
+    address, early = run_program(RESERVE.format(arguments=arguments, options=options))[0].split()
+    with skate.init(address, namespace="place"):
+        reserver = skate.get_actor("reserver")
+        late = skate.get(reserver.reserve.remote(), timeout=20).id.hex()
+        groups = placement_group_table()
+        assert {id: groups[id]["state"] for id in groups} == {early: "CREATED", late: "CREATED"}
+        skate.kill(reserver)
+        wait_for(lambda: not placement_group_table(), 10, "the groups to go")
 
 
 def _ready(group: PlacementGroup) -> PlacementGroup:

@@ -454,6 +454,8 @@ class Silence:
 
     def unplace(self, actor: bytes) -> None: ...
 
+    def actor_died(self, actor: bytes) -> None: ...
+
 
 def test_the_service_outlives_the_owner_of_more_actors_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "DEAD_MAX", 2)

@@ -112,6 +112,8 @@ class Recorder:
 
     def unplace(self, actor: bytes) -> None: ...
 
+    def actor_died(self, actor: bytes) -> None: ...
+
     def kill(self, process_id: bytes, reason: str) -> None:
         self.sent.append((process_id, reason))
 

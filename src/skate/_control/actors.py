@@ -41,6 +41,9 @@ class Outside(Protocol):
     def outlives_drivers(self) -> None:
         """There is a detached actor."""
 
+    def actor_died(self, actor: bytes) -> None:
+        """For good."""
+
 
 class ActorService:
     def __init__(self, outside: Outside, functions: Functions) -> None:
@@ -164,6 +167,7 @@ class ActorService:
             for id in [id for id in self._creations if not self.table.is_living(id)]:
                 self._functions.let_go(self._creations.pop(id).creation.fn, id)
                 del self._jobs[id]
+                self._outside.actor_died(id)
 
     def _start(self, id: bytes, worker: bytes, define: wire.Define | None) -> None:
         """The definition of its class has been looked up; whatever it was for may be over."""
@@ -190,6 +194,11 @@ class ActorService:
 
     def has_detached(self) -> bool:
         return any(actor.info.detached and actor.state != core.DEAD for actor in self.table.actors.values())
+
+    def detached_in(self, process_id: bytes) -> bytes:
+        """The detached actor that runs in that process, if there is one."""
+        actor = self.table.of_worker(process_id)
+        return actor.id if actor is not None and actor.info.detached else b""
 
     # -- looking inside -----------------------------------------------------------------------------------------------
 

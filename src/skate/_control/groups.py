@@ -35,6 +35,9 @@ class Outside(Protocol):
     def removed(self, group: bytes) -> None:
         """Whoever waits for a place in it waits in vain."""
 
+    def detached_in(self, process_id: bytes) -> bytes:
+        """The detached actor that runs in that process, if there is one."""
+
 
 class GroupService:
     def __init__(self, outside: Outside) -> None:
@@ -50,7 +53,8 @@ class GroupService:
                     answer = {"taken": True}
                 else:
                     bundles = [to_units(bundle) for bundle in message.bundles]
-                    job = b"" if message.detached else message.job
+                    # What a detached actor has reserved is there as long as the actor, whose driver may be gone.
+                    job = b"" if message.detached else self._outside.detached_in(process_id) or message.job
                     self.table.create(
                         message.group,
                         bundles,

@@ -336,6 +336,12 @@ class Control:
     def outlives_drivers(self) -> None:
         """The cluster does in any case."""
 
+    def actor_died(self, actor: bytes) -> None:
+        self.groups.job_ended(actor)
+
+    def detached_in(self, process_id: bytes) -> bytes:
+        return self.actors.detached_in(process_id)
+
     def job_of(self, process_id: bytes) -> Job:
         return self._processes[process_id]
 

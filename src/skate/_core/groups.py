@@ -46,7 +46,7 @@ class Group(msgspec.Struct):
     strategy: Strategy
     bundles: list[Bundle]
     name: str = ""
-    #: The job that it ends with; empty: it is detached.
+    #: The job, or the detached actor, that it ends with; empty: it is detached.
     job: bytes = b""
     state: str = PENDING
     #: Counts the attempts to reserve; answers carry it.

@@ -182,6 +182,9 @@ class Actors:
     def outlives_drivers(self) -> None:
         self._daemon.open_lobby()
 
+    def actor_died(self, actor: bytes) -> None:
+        self._daemon.groups.on_actor_died(actor)
+
     # -- looking inside -----------------------------------------------------------------------------------------------
 
     def has_detached(self) -> bool:

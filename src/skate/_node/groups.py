@@ -39,6 +39,10 @@ class Groups:
         if self.service is not None:
             self.service.job_ended(process_id)
 
+    def on_actor_died(self, actor: bytes) -> None:
+        if self.service is not None:
+            self.service.job_ended(actor)
+
     def on_resources_changed(self) -> None:
         """Something was given back."""
         if self.service is not None and self.service.waits:
@@ -83,6 +87,10 @@ class Groups:
 
     def send(self, process_id: bytes, message: wire.Message) -> None:
         self._daemon.send(process_id, message)
+
+    def detached_in(self, process_id: bytes) -> bytes:
+        assert self._daemon.actors.service is not None
+        return self._daemon.actors.service.detached_in(process_id)
 
     def prepare(self, node: bytes, group: bytes, index: int, attempt: int, needs: Amounts) -> None:
         ok = self.set_aside(group, index, needs)
