@@ -470,6 +470,24 @@ def test_the_service_outlives_the_owner_of_more_actors_than_are_remembered(monke
     assert len(service.table.actors) == 2
 
 
+def test_a_death_may_be_the_death_of_others() -> None:
+    """A detached actor's placement group goes with it, and who waits for a place in that never gets one."""
+
+    class Chain(Silence):
+        def actor_died(self, actor: bytes) -> None:
+            died.append(actor)
+            service.infeasible(X, killed())
+
+    died: list[bytes] = []
+    outside: Any = Chain()
+    service = ActorService(outside, Functions(Memory()))
+    for owner, id in ((P, b"one"), (P, b"two"), (Q, X)):
+        service.handle(owner, wire.RegisterActor(0, id, ActorInfo("Class")))
+        service.handle(owner, wire.CreateActor(id, Task(id, b"", b""), ActorSettings()))
+    service.process_died(wire.PeerGone(P, 1, 0, b"", [], ""))
+    assert sorted(died) == sorted([b"one", b"two", X])
+
+
 # --- Who is told ------------------------------------------------------------------------------------------------------
 
 

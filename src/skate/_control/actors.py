@@ -164,10 +164,12 @@ class ActorService:
                     self._outside.kill(worker, reason)
         if self.table.deaths != self._deaths:
             self._deaths = self.table.deaths
-            for id in [id for id in self._creations if not self.table.is_living(id)]:
+            dead = [id for id in self._creations if not self.table.is_living(id)]
+            for id in dead:
                 self._functions.let_go(self._creations.pop(id).creation.fn, id)
                 del self._jobs[id]
-                self._outside.actor_died(id)
+            for id in dead:
+                self._outside.actor_died(id)  # which may be the death of others
 
     def _start(self, id: bytes, worker: bytes, define: wire.Define | None) -> None:
         """The definition of its class has been looked up; whatever it was for may be over."""
