@@ -20,6 +20,7 @@ PAGES = [
     "docs/failures.md",
     "docs/init.md",
     "docs/objects.md",
+    "docs/placement.md",
     "docs/tasks.md",
     "docs/utilities.md",
 ]
