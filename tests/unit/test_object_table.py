@@ -729,6 +729,24 @@ def test_an_object_sealed_again_and_spilled_again_while_a_pin_waits_is_waited_fo
     assert all(offset >= HEAD for offset, _ in reply.at)
 
 
+def test_an_old_version_that_nobody_looks_at_leaves_whoever_pins_the_new_one() -> None:
+    """The old version was pinned and on its way to disk when the object was sealed again."""
+    bench = Bench()
+    bench.put(A, b"1", 6)
+    bench.allocate(B, 6)  # for which the object leaves
+    bench.pin(C, b"1")
+    bench.put(A, b"1", 2)
+    bench.unpin(C, b"1")
+    (of_b,) = bench.table.room.queue
+    assert len(of_b.leaving) == 1, "the old version is on its way for B again"
+    bench.pin(C, b"1")
+    assert ReplyAllocated(B, 2, HEAD, 6 * UNIT) in bench.end_io()
+    bench.unpin(C, b"1")
+    bench.free(A, b"1")
+    bench.die(B)
+    assert bench.table.statistics()["available_bytes"] == 10 * UNIT
+
+
 def test_stray_unpins_are_counted_and_harmless() -> None:
     bench = Bench()
     bench.put(A, b"1", 1)

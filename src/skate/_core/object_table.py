@@ -397,6 +397,7 @@ class ObjectTable:
     def _unpinned(self, obj: StoredObject) -> None:
         """The last pin is gone."""
         for old in obj.stale:
+            old.pins = {}  # those to come are of the new version, also if this one is still on its way to disk
             self._forget_if_unused(old)
         obj.stale = ()
         if obj.freed:
