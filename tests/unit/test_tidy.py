@@ -21,7 +21,7 @@ SOURCE_LINES_MAX = 700
 BANNED = re.compile(
     r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b"
     r"|(?i:\b(for now|simplified|hopefully|placeholder|work in progress)\b)"
-    r"|/root/|/home/\w"
+    r"|/(?:root|home/\w+)/"
 )
 
 #: Names that say nothing: things live with their subject.
