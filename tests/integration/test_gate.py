@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from skate._wire import complaints as complaints_module
 from skate._wire import gate as gate_module
+from skate._wire.complaints import Complaints
 from skate._wire.gate import STRANGERS_MAX, Gate, knock
 from skate._wire.handshake import HELLO_BYTES, MAGIC, Handshake, HandshakeError, Versions
 from skate._wire.loop import EventLoop
@@ -113,6 +115,36 @@ def test_another_token_is_refused_at_both_ends(house: House, caplog: pytest.LogC
         wait_for(lambda: "does not know the token" in caplog.text, WITHIN_S, "the line in the log")
     assert caplog.text.count("does not know the token") == 1, "said once"
     assert visit(house) == b"welcome"
+
+
+def test_what_strangers_call_themselves_neither_fills_the_log_nor_forges_it(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "skate"):
+        for number in range(50):
+            with connect(house) as sock:
+                sock.recv(HELLO_BYTES, socket.MSG_WAITALL)
+                said = f"9.{number}\n\x1b[2Jforged"
+                hello = MAGIC + bytes([number, 1, 3, number]) + said.encode().ljust(20, b"\0") + os.urandom(32)
+                assert len(hello) == HELLO_BYTES
+                sock.sendall(hello)
+                assert read_to_end(sock) == b""
+        wait_for(lambda: "forged" in caplog.text, WITHIN_S, "the line in the log")
+        assert visit(house) == b"welcome"
+    (record,) = [record for record in caplog.records if "forged" in record.getMessage()]
+    assert record.getMessage().isprintable()
+
+
+def test_the_log_is_bounded_however_many_strangers_there_are(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(complaints_module, "LINES_MAX", 10)
+    complaints = Complaints()
+    with caplog.at_level(logging.WARNING, "skate"):
+        for number in range(100):
+            complaints.make(f"10.0.0.{number}", "late", "a connection was refused")
+    assert len(caplog.records) == 11
+    assert "not logged any more" in caplog.records[-1].getMessage()
 
 
 def test_one_that_is_no_gate_is_an_error_that_says_so() -> None:

@@ -5,6 +5,7 @@ Both ends live on one event loop, in the thread of the test: it runs until what 
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -16,7 +17,9 @@ import pytest
 
 from skate._wire import cluster
 from skate._wire import gate as gate_module
+from skate._wire import link as link_module
 from skate._wire.channel import FRAME_BYTES_MAX, HEADER, RECEIVE_BYTES
+from skate._wire.complaints import Complaints
 from skate._wire.gate import Dial, Gate
 from skate._wire.handshake import HELLO_BYTES, Handshake, Versions
 from skate._wire.link import Link
@@ -607,6 +610,25 @@ def test_garbage_ends_the_link_and_nothing_else(town: Town, garbage: bytes, why:
     assert read_to_end(sock) == b"", "it hung up"
     caller.link.send(cluster.Ask("still there"))
     town.run_until(lambda: bystander.messages, "the others to go on")
+
+
+def test_garbage_is_logged_once_and_as_harmless_text(
+    town: Town, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_complaints", Complaints())
+    with caplog.at_level(logging.WARNING, "skate"):
+        for garbage in (encoder.encode("\n\x1b[2Jforged"), b"\xc1", b"\xc1\xc1"):
+            sock, visitor = town.stranger()
+            sock.sendall(HEADER.pack(len(garbage)) + garbage)
+            town.run_until(lambda visitor=visitor: visitor.ends, "the end of the link")
+            assert visitor.ends[0].isprintable()
+        sock, visitor = town.stranger()
+        sock.close()
+        town.run_until(lambda: visitor.ends, "the end of a link with nothing wrong")
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "not a message" in record.getMessage()
+    assert HOST in record.getMessage()
 
 
 def test_where_small_messages_are_expected_a_large_one_ends_the_link(town: Town) -> None:

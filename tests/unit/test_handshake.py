@@ -107,6 +107,16 @@ def test_other_versions_are_one_clear_line() -> None:
         assert "\n" not in str(caught.value)
 
 
+@given(st.binary(min_size=1, max_size=20))
+def test_what_a_stranger_calls_its_version_is_shown_as_harmless_text(said: bytes) -> None:
+    greeting = Handshake(TOKEN, listens=True, versions=Versions.ours()._replace(protocol=99)).begin()
+    at = len(MAGIC) + 4
+    with pytest.raises(HandshakeError) as caught:
+        Handshake(TOKEN, listens=False).receive(greeting[:at] + said.ljust(20, b"\0") + greeting[at + 20 :])
+    assert str(caught.value).isascii()
+    assert str(caught.value).isprintable()
+
+
 def test_a_patch_version_may_differ() -> None:
     ours = Versions.ours()
     release = ".".join(ours.skate.split(".")[:2])

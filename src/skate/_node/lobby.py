@@ -4,11 +4,15 @@ The door is a UNIX socket in the abstract namespace of Linux: there is no file t
 lists it for those who look. Anybody on the machine could knock, so each who does is asked, through the kernel, whose
 process it is: only the user that the node belongs to, and root, come in. They are told the node's versions before
 anything else: code that was compiled for another Python would crash the workers.
+
+Anybody could open such a door, too, with the name of somebody else in it, and would be handed that one's functions to
+change. So whoever comes asks the kernel as well, and leaves without a word unless it is its own user's door, or root's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -19,9 +23,10 @@ from skate._wire.handshake import HELLO_BYTES, check_greeting, greeting
 
 _LISTENING = "00010000"
 PRIVATE = "-private"
-#: A node that does not say its versions within this time is left alone.
+#: A node that does not open, or say its versions, within this time is left alone.
 GREETING_S = 10.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_TIMEVAL = struct.Struct("ll")  # seconds, microseconds; no time at all is for ever
 
 
 def _prefix(uid: int) -> str:
@@ -65,10 +70,8 @@ class Lobby:
             visitor, _ = self.sock.accept()
         except OSError:
             return
-        _pid, uid = _other_end(visitor)
         try:
-            if uid not in (0, os.getuid()):
-                raise PermissionError
+            _check_user(visitor)
             visitor.send(greeting())
         except OSError:  # or it has left
             visitor.close()
@@ -77,10 +80,11 @@ class Lobby:
 
 
 def open_nodes() -> list[str]:
-    """Names of the nodes of this user that can be joined, newest first."""
+    """Names of the nodes that can be joined and say to be this user's, newest first; `enter` finds out if they are."""
     prefix = "@" + _prefix(os.getuid())
     found = set()
-    with open("/proc/net/unix") as file:
+    # The names in there are bytes of anybody's choice.
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
         for line in file:
             fields = line.split()
             if len(fields) == 8 and fields[7].startswith(prefix) and fields[3] == _LISTENING:
@@ -99,9 +103,17 @@ def nodes_of_programs() -> list[int]:
 
 
 def _connect(name: str) -> socket.socket:
+    """Raises PermissionError if somebody else listens there, BlockingIOError if nobody opens."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        # The kernel lets us wait while too many stand at the door, which may be that of somebody who never opens. A
+        # timeout of Python's would not do: with that nobody waits at all, also at the door of a node that is busy.
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(GREETING_S), int(GREETING_S % 1 * 1e6))
+        )
         sock.connect(f"\0{name}")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+        _check_user(sock)
     except OSError:
         sock.close()
         raise
@@ -109,13 +121,23 @@ def _connect(name: str) -> socket.socket:
 
 
 def _other_end(sock: socket.socket) -> tuple[int, int]:
-    """The process at the other end, and its user."""
+    """The process at the other end, and its user: of a listener, as they were when it began to listen."""
     pid, uid, _gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 
 
+def _check_user(sock: socket.socket) -> None:
+    """Raises PermissionError unless the other end is a process of our user, or root's."""
+    _pid, uid = _other_end(sock)
+    if uid not in (0, os.geteuid()):
+        raise PermissionError(errno.EPERM, f"it belongs to the user {uid}")
+
+
 def enter(name: str) -> socket.socket:
-    """A connection to a node that can be joined. Raises HandshakeError if it is of another version."""
+    """A connection to a node that can be joined.
+
+    Raises HandshakeError if it is of another version, and another OSError if it has ended or is not this user's.
+    """
     sock = _connect(name)
     try:
         sock.settimeout(GREETING_S)  # it may be stopped

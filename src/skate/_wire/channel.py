@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from skate._wire.complaints import harmless
 from skate._wire.messages import Message, decode, encoder
 
 HEADER = struct.Struct("<I")
@@ -35,6 +36,10 @@ FD_SPACE = socket.CMSG_SPACE(FDS_PER_READ_MAX * array.array("i").itemsize)
 
 class ChannelClosed(ConnectionError):
     """The peer is gone, or sent what is no message of ours."""
+
+
+class BadFrame(ChannelClosed):
+    """It sent what is no message of ours."""
 
 
 class Channel:
@@ -204,13 +209,13 @@ class Channel:
                 end = at + HEADER_BYTES + length
                 if end > size:
                     if length > FRAME_BYTES_MAX:
-                        raise ChannelClosed(f"a frame of {length} bytes was announced; {FRAME_BYTES_MAX} is the most")
+                        raise BadFrame(f"a frame of {length} bytes was announced; {FRAME_BYTES_MAX} is the most")
                     break
                 messages.append(decode(data[at + HEADER_BYTES : end]))
                 at = end
             rest = b"" if at == 0 and partial else bytes(data[at:size])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ChannelClosed(f"not a message: {error}") from error
+            raise BadFrame(f"not a message: {harmless(str(error))}") from error
         finally:
             data.release()
         if at or not partial:  # otherwise `partial` already holds exactly what is left, however long it grows
@@ -226,7 +231,7 @@ class Channel:
             if len(partial) >= HEADER_BYTES:
                 need += HEADER.unpack_from(partial)[0]
                 if need > RECEIVE_BYTES:
-                    raise ChannelClosed(f"a frame of {need} bytes was announced where a small one is expected")
+                    raise BadFrame(f"a frame of {need} bytes was announced where a small one is expected")
                 if len(partial) == need:
                     return self.take(b"", 0)
             try:

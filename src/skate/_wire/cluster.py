@@ -52,6 +52,8 @@ class Joined(Message, tag=2):
     members: list[Member]
     #: The same for all nodes of one cluster, for those who look which one that is.
     cluster_id: str = ""
+    #: Nodes that died lately, the oldest first.
+    departed: list[Member] = []
 
 
 class Report(Message, tag=3):

@@ -2,7 +2,8 @@
 
 Whoever connects has HANDSHAKE_S to prove that it knows the cluster's token (`_wire/handshake.py`). Before that nothing
 of what it sends is decoded, little more than the handshake is read, and at most STRANGERS_MAX may stand there at once:
-of those the one that came first is sent away for the next. A refusal is logged once for each address and reason.
+of those the one that came first is sent away for the next. A refusal is logged once for each address and kind of
+reason (`_wire/complaints.py`).
 
 Owns:      the listening socket, and connections that have not proved themselves yet.
 Knows not: what those who come in want. `on_visitor(sock, theirs, rest)` gets the socket, the versions at the other
@@ -13,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from skate._wire.complaints import Complaints
 from skate._wire.entrance import Entrance, Tls
-from skate._wire.handshake import HandshakeError, StrangerError, Versions
+from skate._wire.handshake import HandshakeError, SilentError, StrangerError, VersionError, Versions
 from skate._wire.loop import WRITE, EventLoop, Timer
 
 HANDSHAKE_S = 5.0
@@ -32,10 +33,6 @@ SPEAKS_FIRST_S = 1.0
 KEEPALIVE_S = 30
 READ_BYTES = 4096
 BACKLOG = 256
-#: Refusals that are remembered, so that each is logged once.
-LOGGED_MAX = 1000
-
-log = logging.getLogger("skate")
 
 OnVisitor = Callable[[socket.socket, Versions, bytes], None]
 
@@ -66,7 +63,7 @@ class Gate:
         self._token = token
         self._on_visitor = on_visitor
         self._strangers: OrderedDict[int, _Stranger] = OrderedDict()
-        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._complaints = Complaints()
         self._sock = _listen(host, port)
         self.address: tuple[str, int] = self._sock.getsockname()[:2]
         loop.watch(self._sock.fileno(), self._on_knock)
@@ -83,14 +80,15 @@ class Gate:
         except OSError:  # it is gone already, or we have no descriptor left: then others wait in the backlog
             return
         if len(self._strangers) >= STRANGERS_MAX:
-            self._refuse(next(iter(self._strangers)), "too many connect at once without a word.")
+            self._refuse(next(iter(self._strangers)), "crowd", "too many connect at once without a word.")
         sock.setblocking(False)
         _prepare(sock)
         fd = sock.fileno()
         entrance = Entrance(self._token, listens=True, tls=self._tls)
         hint = "" if self._tls is None else " (this end uses --tls)"
         late = self._loop.call_at(
-            time.monotonic() + HANDSHAKE_S, lambda: self._refuse(fd, f"no proof came within {HANDSHAKE_S:g} s{hint}.")
+            time.monotonic() + HANDSHAKE_S,
+            lambda: self._refuse(fd, "late", f"no proof came within {HANDSHAKE_S:g} s{hint}."),
         )
         self._strangers[fd] = _Stranger(sock, str(address[0]), entrance, late)
         self._loop.watch(fd, lambda events: self._on_words(fd))
@@ -110,7 +108,7 @@ class Gate:
         try:
             answer = stranger.entrance.receive(data)
         except ConnectionError as error:
-            self._refuse(fd, str(error))
+            self._refuse(fd, _kind(error), str(error))
             return
         if not self._send(fd, answer) or not stranger.entrance.done:
             return
@@ -132,16 +130,12 @@ class Gate:
         self._send_away(fd)
         return False
 
-    def _refuse(self, fd: int, reason: str) -> None:
+    def _refuse(self, fd: int, kind: str, reason: str) -> None:
         if fd not in self._strangers:
             return
         host = self._strangers[fd].host
         self._send_away(fd)
-        if (host, reason) not in self._logged:
-            self._logged[(host, reason)] = None
-            if len(self._logged) > LOGGED_MAX:
-                self._logged.popitem(last=False)
-            log.warning("a connection from %s was refused: %s", host, reason)
+        self._complaints.make(host, kind, f"a connection from {host} was refused: {reason}")
 
     def _send_away(self, fd: int) -> None:
         stranger = self._strangers.pop(fd)
@@ -149,6 +143,11 @@ class Gate:
         self._loop.unwatch(fd)
         with contextlib.suppress(OSError):
             stranger.sock.close()
+
+
+def _kind(error: ConnectionError) -> str:
+    """What a refusal is logged once for: the text, unless the stranger has a say in it."""
+    return type(error).__name__ if isinstance(error, VersionError | StrangerError) else str(error)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -211,9 +210,10 @@ def knock(
         return _plain(sock, entrance), entrance.theirs, entrance.rest
     except TimeoutError:
         sock.close()
-        hint = "It may use --tls, or not be Skate." if tls is None else "It may not be Skate, or not use --tls."
-        raise HandshakeError(
-            f"{host}:{port} did not answer as a node of Skate does within {timeout_s:g} s. {hint}"
+        # The other reasons are rarer: who does not speak first is taken to use TLS, and one that is stopped does not.
+        hint = "it may use --tls, or not be Skate" if tls is None else "it may not be Skate, or not use --tls"
+        raise SilentError(
+            f"{host}:{port} did not answer within {timeout_s:g} s. It may be stopped or overloaded. If not, {hint}."
         ) from None
     except StrangerError as error:
         # Who does not speak first is spoken to with TLS. To a user who met another service that means nothing; what

@@ -29,6 +29,7 @@ import sys
 from typing import NamedTuple
 
 from skate._core.version import VERSION
+from skate._wire.complaints import harmless
 
 #: Raised when messages change so that older versions would misread them.
 PROTOCOL = 1
@@ -45,6 +46,10 @@ class HandshakeError(ConnectionError):
 
 class StrangerError(HandshakeError):
     """The other end is something else than Skate."""
+
+
+class SilentError(HandshakeError):
+    """The other end took the connection, which the kernel does for it, and said nothing."""
 
 
 class VersionError(HandshakeError):
@@ -164,7 +169,8 @@ def _unpack_hello(hello: bytes) -> tuple[Versions, bytes]:
     magic, protocol, major, minor, version, nonce = _HELLO.unpack(hello)
     if magic != MAGIC:
         raise StrangerError("the other end does not speak Skate's protocol.")
-    return Versions(protocol, (major, minor), version.rstrip(b"\0").decode("ascii", "replace")), nonce
+    # It is shown to people, and a stranger may have written it.
+    return Versions(protocol, (major, minor), harmless(version.rstrip(b"\0").decode("ascii", "replace"))), nonce
 
 
 def _check_versions(theirs: Versions, ours: Versions) -> None:

@@ -13,6 +13,7 @@ Knows not: what the messages mean, and when the other end is gone for good.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -20,7 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 from skate._wire import cluster
-from skate._wire.channel import RECEIVE_BYTES, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, BadFrame, ChannelClosed
+from skate._wire.complaints import Complaints, harmless
 from skate._wire.entrance import Tls
 from skate._wire.gate import Dial
 from skate._wire.lasting import LastingChannel
@@ -30,6 +32,7 @@ from skate._wire.messages import Message, Resume
 #: A lasting link connects again after this time.
 AGAIN_S = 0.2
 _buffer = bytearray(RECEIVE_BYTES)
+_complaints = Complaints()
 
 OnMessage = Callable[["Link", Any], None]
 OnClosed = Callable[["Link", str], None]
@@ -110,10 +113,22 @@ class Link:
                     return
                 self._on_message(self, message)
         except (ChannelClosed, ValueError) as error:
+            if isinstance(error, BadFrame | ValueError):
+                self._complain(error)
             if not self.session or self._channel is None or self._channel.memory_lost:
                 self._end(str(error))
             else:
                 self._break(str(error))
+
+    def _complain(self, error: Exception) -> None:
+        """It knows the token, and yet says what nobody understands: another program, or a defect of ours."""
+        who = self.name
+        with contextlib.suppress(OSError):
+            assert self._channel is not None
+            name = self._channel.sock.getpeername()
+            if name and isinstance(name, tuple):  # and not the end of a pair of sockets, as with TLS
+                who += f" at {name[0]}"
+        _complaints.make(who, type(error).__name__, f"the connection of the {who} was cut: {harmless(str(error))}")
 
     # -- lasting ------------------------------------------------------------------------------------------------------
 
