@@ -60,7 +60,7 @@ def _gpus(value: object) -> float:
 
 
 def _bytes(value: object) -> int:
-    return math.ceil(_amount(value))
+    return math.ceil(_amount(value))  # of a product such as 0.6 * total
 
 
 _OWN_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory", "object_store_memory": "object_store_memory"}
@@ -473,9 +473,9 @@ class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     num_returns: Annotated[int | Literal["streaming", "dynamic"] | None, _NUM_RETURNS] = None
     concurrency_group: Annotated[
-        str,
-        Rule(_text, "the name of a group, a string", "the group of the actor's concurrency_groups that runs it"),
-    ] = ""
+        str | None,
+        Rule(_some_text, "the name of a group, a string", "the group of the actor's concurrency_groups that runs it"),
+    ] = None
     max_task_retries: Annotated[
         int | None,
         Rule(
@@ -581,6 +581,8 @@ def method_options(**given: Any) -> MethodOptions:
 
 def merge(base: Options, /, **given: Any) -> Options:
     """`base` with the options given in .options(...), checked. None sets one back to its default."""
+    if not given.keys().isdisjoint(OLDER) and not isinstance(base, MethodOptions):
+        given = _as_strategy(base, given)
     changes = {name: _checked(type(base), name, value) for name, value in given.items()}
     merged = msgspec.structs.replace(base, **changes)
     if isinstance(merged, ActorOptions) and merged.get_if_exists and not merged.name:
@@ -590,6 +592,34 @@ def merge(base: Options, /, **given: Any) -> Options:
             '  next: give both, name="…" and get_if_exists=True, or leave get_if_exists out.'
         )
     return merged
+
+
+#: An older spelling of a strategy, for tasks and actors; the arguments of PlacementGroupSchedulingStrategy.
+OLDER = ("placement_group", "placement_group_bundle_index", "placement_group_capture_child_tasks")
+
+
+def _as_strategy(base: TaskOptions | ActorOptions, given: dict[str, Any]) -> dict[str, Any]:
+    """The same in the newer spelling. `placement_group="default"` is as good as nothing, and None is no group."""
+    older = {name: given[name] for name in OLDER if name in given}
+    rest = {name: value for name, value in given.items() if name not in OLDER}
+    if rest.get("scheduling_strategy") is not None and older.get("placement_group", "default") != "default":
+        raise ValueError(
+            f"{_short(older)} and scheduling_strategy={_short(rest['scheduling_strategy'])} are given.\n"
+            "  why:  both say where it runs.\n"
+            "  next: give one of them; scheduling_strategy=PlacementGroupSchedulingStrategy(group, …) is the newer."
+        )
+    strategy = base.scheduling_strategy
+    if older.get("placement_group", "default") == "default":
+        older.pop("placement_group", None)
+        if "scheduling_strategy" in rest or not isinstance(strategy, PlacementGroupSchedulingStrategy):
+            if older.get(OLDER[1]) not in (None, -1) or older.get(OLDER[2]):
+                raise ValueError(
+                    f"{_short(older)} is not possible without a group.\n  next: give placement_group=…, too."
+                )
+            return rest
+        older = {**vars(strategy), **older}
+    known = {name: value for name, value in older.items() if value is not None or name == "placement_group"}
+    return {**rest, "scheduling_strategy": PlacementGroupSchedulingStrategy(**known)}
 
 
 def _checked(options: type, name: str, value: Any) -> Any:

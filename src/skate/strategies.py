@@ -75,6 +75,7 @@ class PlacementGroupSchedulingStrategy(Strategy):
     >>> PlacementGroupSchedulingStrategy(pg, placement_group_bundle_index=0)
 
     placement_group_capture_child_tasks: what it starts itself, without a strategy of its own, is in the group, too.
+    placement_group=None: in no group, also if it is started by what captures its children.
     """
 
     def __init__(
@@ -83,10 +84,16 @@ class PlacementGroupSchedulingStrategy(Strategy):
         placement_group_bundle_index: int = -1,
         placement_group_capture_child_tasks: bool = False,
     ) -> None:
-        count = getattr(placement_group, "bundle_count", None)
-        if not isinstance(getattr(placement_group, "id", None), bytes) or count is None:
-            raise TypeError(f"placement_group={placement_group!r}: it may be what placement_group([...]) has returned.")
         index = placement_group_bundle_index
+        count = getattr(placement_group, "bundle_count", None)
+        if placement_group is None:
+            if index != -1 or placement_group_capture_child_tasks:
+                raise ValueError("placement_group=None means no group: there is no bundle, and nothing to capture.")
+            count = 0
+        elif not isinstance(getattr(placement_group, "id", None), bytes) or count is None:
+            raise TypeError(
+                f"placement_group={placement_group!r}: it may be what placement_group([...]) has returned, or None."
+            )
         if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < max(1, count):
             raise ValueError(
                 f"placement_group_bundle_index={index!r}: it may be -1, for any bundle, or one of 0 to {count - 1}."
@@ -100,6 +107,8 @@ class PlacementGroupSchedulingStrategy(Strategy):
 
     def named(self, resources: dict[str, float]) -> dict[str, float]:
         """The resources by the names that they have in the group. Raises ValueError if none of its bundles has them."""
+        if self.placement_group is None:
+            return resources
         specs = self.placement_group.bundle_specs
         index = self.placement_group_bundle_index
         usable = specs if index < 0 else specs[index : index + 1]

@@ -204,6 +204,24 @@ def test_spread_gives_each_node_the_same() -> None:
     assert sorted(books.demand(1, request(spread=True), cls=Y).values()) == [1]  # type: ignore[union-attr]
 
 
+def test_what_is_spread_and_comes_one_by_one_takes_turns() -> None:
+    books = Books(node(HERE), node(B), node(C, free=1))
+    places = []
+    for _ in range(4):  # each lease is given back before the next is asked for
+        books.demand(1, request(spread=True))
+        (place,) = books.asked()
+        books.grant(place)
+        places.append(place)
+    assert places == [HERE, B, HERE, B], "C is used more"
+    books.nodes[C] = node(C)
+    for _ in range(2):
+        books.demand(1, request(spread=True))
+        (place,) = books.asked()
+        books.grant(place)
+        places.append(place)
+    assert places[4:] == [C, HERE]
+
+
 def test_spread_takes_free_nodes_before_full_ones_and_then_all_alike() -> None:
     books = Books(node(HERE, 4, free=0), node(B, 4, free=1), node(C, 4, free=2))
     assert books.demand(3, request(spread=True)) == {B: 1, C: 2}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from skate._core.membership import (
     DEAD_AFTER_S,
+    DEPARTED_MAX,
     LOOK_PERIOD_S,
     REPORT_PERIOD_S,
     Announce,
@@ -84,6 +85,19 @@ def test_reports_are_kept() -> None:
     membership = membership_of(A)
     membership.heard(A, 1.0, view(A, 1))
     assert membership.views == [view(A, 1)]
+
+
+def test_the_last_of_the_dead_are_described() -> None:
+    membership = membership_of()
+    ids = [index.to_bytes(2, "big") for index in range(DEPARTED_MAX + 5)]
+    for id in ids:
+        membership.join(view(id, 1), ADDRESS, 0.0)
+        membership.leave(id, "it left.")
+        membership.leave(id, "it left again.")
+    assert list(membership.departed) == ids[5:]
+    membership.join(NodeView(id=A, total={}, available={}, serves=False), ADDRESS, 0.0)
+    membership.leave(A, "its driver has ended.")
+    assert A not in membership.departed, "there was nothing for people to see"
 
 
 def test_whoever_was_frozen_itself_declares_nobody_dead_for_that() -> None:

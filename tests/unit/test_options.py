@@ -27,6 +27,7 @@ from skate._options import (
     rules_of,
     task_options,
 )
+from skate.strategies import PlacementGroupSchedulingStrategy
 
 RULES = rules_of(TaskOptions)
 DEFAULTS = TaskOptions()
@@ -89,6 +90,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("resources", {"licence": 2, "half": 0.5}, {"licence": 2.0, "half": 0.5}),
     ("memory", 2**30, 2**30),
     ("memory", 1.5e9, 1_500_000_000),
+    ("memory", 1.5, 2),
     ("num_returns", 0, 0),
     ("num_returns", 7, 7),
     ("num_returns", "streaming", "streaming"),
@@ -369,6 +371,7 @@ ACTOR_GOOD: list[tuple[str, Any, Any]] = [
     ("num_gpus", 0.25, 0.25),
     ("resources", {"licence": 2}, {"licence": 2.0}),
     ("memory", 1.5e9, 1_500_000_000),
+    ("memory", 1.5, 2),
     ("name", "counter", "counter"),
     ("name", " ", " "),
     ("namespace", "experiments", "experiments"),
@@ -484,6 +487,7 @@ METHOD_BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("num_returns", -1, ValueError, "less than 0"),
     ("num_returns", "stream", ValueError, "streaming"),
     ("concurrency_group", 1, TypeError, "not a string"),
+    ("concurrency_group", "", ValueError, "empty"),
     ("max_task_retries", -2, ValueError, "less than -1"),
     ("max_task_retries", 1.5, TypeError, "whole number"),
     ("retry_exceptions", ValueError, TypeError, "[ValueError]"),
@@ -561,7 +565,7 @@ def test_method_leaves_to_the_actor_what_it_does_not_say() -> None:
     options = method_options()
     assert options == MethodOptions()
     assert (options.num_returns, options.max_task_retries, options.enable_task_events) == (None, None, None)
-    assert (options.concurrency_group, options.name, options.retry_exceptions) == ("", "", False)
+    assert (options.concurrency_group, options.name, options.retry_exceptions) == (None, "", False)
     # 0 is something else than nothing: it forbids what the actor may allow.
     assert method_options(max_task_retries=0).max_task_retries == 0
 
@@ -675,3 +679,64 @@ def test_misspelt_option_of_an_actor_names_the_close_one() -> None:
         actor_options(max_restart=1)
     with pytest.raises(ValueError, match="did you mean concurrency_group"):
         method_options(concurency_group="io")
+
+
+class Group:
+    """What a placement group is to a strategy."""
+
+    id = b"group"
+    bundle_count = 2
+    bundle_specs = ({"CPU": 1.0}, {"CPU": 2.0})
+
+
+GROUP = Group()
+
+
+@pytest.mark.parametrize("make", [task_options, actor_options])
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"placement_group": GROUP}, (GROUP,)),
+        ({"placement_group": GROUP, "placement_group_bundle_index": 1}, (GROUP, 1)),
+        ({"placement_group": GROUP, "placement_group_capture_child_tasks": True}, (GROUP, -1, True)),
+        ({"placement_group": GROUP, "placement_group_capture_child_tasks": None}, (GROUP,)),
+        ({"placement_group": GROUP, "scheduling_strategy": None}, (GROUP,)),
+        ({"placement_group": None}, (None,)),
+    ],
+)
+def test_the_older_spelling_of_groups_is_a_strategy(make: Any, older: dict[str, Any], newer: tuple[Any, ...]) -> None:
+    strategy = PlacementGroupSchedulingStrategy(*newer)
+    assert make(**older) == make(scheduling_strategy=strategy)
+    assert merge(make(num_cpus=1), **older).scheduling_strategy == strategy
+
+
+@pytest.mark.parametrize("make", [task_options, actor_options])
+def test_the_older_spelling_of_groups_adds_to_what_was_said_before(make: Any) -> None:
+    base = make(placement_group=GROUP, placement_group_capture_child_tasks=True)
+    strategy = merge(base, placement_group_bundle_index=1).scheduling_strategy
+    assert strategy == PlacementGroupSchedulingStrategy(GROUP, 1, True)
+    assert merge(base, placement_group="default") == base
+    assert make(placement_group="default", placement_group_bundle_index=-1) == make()
+    assert merge(base, placement_group="default", scheduling_strategy="SPREAD") == make(scheduling_strategy="SPREAD")
+
+
+@pytest.mark.parametrize("make", [task_options, actor_options])
+@pytest.mark.parametrize(
+    ("given", "error", "why"),
+    [
+        ({"placement_group": GROUP, "scheduling_strategy": "SPREAD"}, ValueError, "give one of them"),
+        ({"placement_group": None, "scheduling_strategy": "DEFAULT"}, ValueError, "give one of them"),
+        ({"placement_group_bundle_index": 0}, ValueError, "without a group"),
+        ({"placement_group_capture_child_tasks": True}, ValueError, "without a group"),
+        ({"placement_group": GROUP, "placement_group_bundle_index": 2}, ValueError, "0 to 1"),
+        ({"placement_group": 7}, TypeError, "placement_group=7"),
+    ],
+)
+def test_the_older_spelling_of_groups_is_checked(make: Any, given: dict[str, Any], error: Any, why: str) -> None:
+    with pytest.raises(error, match=why):
+        make(**given)
+
+
+def test_methods_are_in_no_group_of_their_own() -> None:
+    with pytest.raises(ValueError, match="'placement_group' is not an option of a method"):
+        method_options(placement_group=GROUP)

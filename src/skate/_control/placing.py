@@ -1,6 +1,7 @@
 """Actors that wait for a worker somewhere in the cluster: which node is asked, and what if that was the wrong one.
 
-Owns:      which node was asked to find a worker for which actor, and those that no node could ever run.
+Owns:      which node was asked to find a worker for which actor, and those that no node could ever run; and where those
+           live that have found one.
 Knows not: what an actor is otherwise; see `actors.py`.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from skate._core.homes import Home, Homes
 from skate._core.placement import NodeView, Nowhere, Request, choose
 from skate._core.resources import group_of, to_floats, to_units
 from skate._core.task import ActorInfo, Death, Job
@@ -40,24 +42,33 @@ class Placing:
         self._withdraw = withdraw
         self._give_up = give_up
         self.waiting: dict[bytes, Waiting] = {}
+        self._homes = Homes()
 
     def place(self, actor: bytes, info: ActorInfo, job: Job, nodes: Iterable[NodeView], now: float) -> None:
         waiting = self.waiting[actor] = Waiting(info, job, now)
         self._choose(actor, waiting, list(nodes))
 
     def _choose(self, actor: bytes, waiting: Waiting, nodes: list[NodeView]) -> None:
-        chosen = choose(_request(waiting.info), nodes)
+        self._homes.move_out(actor)
+        request = _request(waiting.info)
+        chosen = choose(request, nodes, self._homes.on)
         if isinstance(chosen, Nowhere):
             waiting.node = b""
             return
         waiting.node = chosen.id
+        self._homes.move_in(actor, Home(chosen.id, to_units(waiting.info.resources), request.spread))
         chosen.queued += 1  # until its next report
         self._ask(chosen.id, actor, waiting.info, waiting.job)
 
     def unplace(self, actor: bytes) -> None:
+        self._homes.move_out(actor)
         waiting = self.waiting.pop(actor, None)
         if waiting is not None and waiting.node:
             self._withdraw(waiting.node, actor)
+
+    def actor_died(self, actor: bytes) -> None:
+        """For good."""
+        self._homes.move_out(actor)
 
     def is_expected(self, actor: bytes, node: bytes) -> bool:
         """A node has found a worker. False: another one was asked meanwhile."""
@@ -68,6 +79,7 @@ class Placing:
         return True
 
     def node_died(self, node: bytes, nodes: Iterable[NodeView]) -> None:
+        self._homes.node_died(node)
         living = list(nodes)
         for actor, waiting in list(self.waiting.items()):
             if waiting.node == node:

@@ -131,7 +131,8 @@ class Control:
             self._links[node_id] = self._sessions[link.session] = link
             self._names[node_id] = member.name
             self._by_number[node_of(node_id)] = node_id
-            link.send(cluster.Joined(node_id, self._members(), self.cluster_id))
+            departed = [self._described(id, member) for id, member in self.membership.departed.items()]
+            link.send(cluster.Joined(node_id, self._members(), self.cluster_id, departed))
         self._do(commands, link)
 
     def _on_report(self, link: Link, message: cluster.Report) -> None:
@@ -176,7 +177,8 @@ class Control:
                     self._events.add("node", f"node {node_of(node)} is gone: {reason}", node_id=node.hex())
                     self._tell_all(cluster.News(gone=[(node, reason)]))
                     self._forget_link(node)
-                    self._names.pop(node, None)
+                    known = self.membership.members.keys() | self.membership.departed.keys()
+                    self._names = {id: name for id, name in self._names.items() if id in known}
                     self._by_number.pop(node_of(node), None)
                     self._locations.node_died(node)
                     for driver in [driver for driver in self._drivers if node_of(driver) == node_of(node)]:
@@ -204,7 +206,9 @@ class Control:
                 link.send(news)
 
     def _member(self, node: bytes) -> cluster.Member:
-        member = self.membership.members[node]
+        return self._described(node, self.membership.members[node])
+
+    def _described(self, node: bytes, member: core.Member) -> cluster.Member:
         return cluster.Member(member.view, *member.address, self._names.get(node, ""))
 
     def _members(self) -> list[cluster.Member]:
@@ -337,6 +341,7 @@ class Control:
         """The cluster does in any case."""
 
     def actor_died(self, actor: bytes) -> None:
+        self._placing.actor_died(actor)
         self.groups.job_ended(actor)
 
     def detached_in(self, process_id: bytes) -> bytes:

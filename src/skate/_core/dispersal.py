@@ -11,7 +11,8 @@ SPILL_S, or says that it has work for longer than that; at once, if this node ca
 strategy want it elsewhere. What others have free comes next, the lowest estimated wait first (`placement.py`). What
 nobody has free waits where it is asked for already, or else where the estimated wait is lowest.
 
-Owns:      for each class of each process of this node, how many leases are asked of which node.
+Owns:      for each class of each process of this node, how many leases are asked of which node; and which node has
+           last had its turn with what is to be spread.
 Knows not: messages, time, workers.
 """
 
@@ -52,6 +53,8 @@ class Dispersal:
     def __init__(self, here: bytes) -> None:
         self.here = here
         self.wanted: dict[Class, Wanted] = {}
+        #: The node that was last granted a lease of a class that is to be spread.
+        self._last = b""
 
     def demand(
         self, cls: Class, request: Request, count: int, nodes: Mapping[bytes, NodeView], *, may_leave: bool = False
@@ -70,7 +73,7 @@ class Dispersal:
     def decide(self, cls: Class, nodes: Mapping[bytes, NodeView]) -> Changes:
         """Again, now that time has passed or nodes have changed."""
         wanted = self.wanted[cls]
-        shares = share_out(self.here, wanted, nodes)
+        shares = share_out(self.here, wanted, nodes, self._last)
         wanted.nowhere = ""
         if isinstance(shares, Nowhere):
             wanted.nowhere, shares = shares.reason, {}
@@ -83,6 +86,8 @@ class Dispersal:
         wanted = self.wanted.get(cls)
         if wanted is None:
             return {}
+        if wanted.request.spread:
+            self._last = node
         asked = wanted.asked
         wanted.count -= 1
         changes: Changes = {}
@@ -121,8 +126,11 @@ class Dispersal:
             assert sum(wanted.asked.values()) <= wanted.count, wanted
 
 
-def share_out(here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView]) -> dict[bytes, int] | Nowhere:
-    """How many of the leases are to be asked of which node."""
+def share_out(
+    here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView], last: bytes = b""
+) -> dict[bytes, int] | Nowhere:
+    """How many of the leases are to be asked of which node. `last`: that had its turn; among equals others come first,
+    or tasks that come one by one would all run on the same node."""
     request, count = wanted.request, wanted.count
     home = nodes[here]
     affinity = request.affinity
@@ -137,7 +145,7 @@ def share_out(here: bytes, wanted: Wanted, nodes: Mapping[bytes, NodeView]) -> d
     away = any(item.nodes and here not in item.nodes for item in request.inputs)
     if can_stay and not (wanted.may_leave or request.spread or away):
         return {here: count}
-    ordered = order(request, nodes.values())
+    ordered = order(request, nodes.values(), after=last if request.spread else b"")
     if not ordered:
         return choose(request, nodes.values())  # type: ignore[return-value]  # it says why
     if request.spread:

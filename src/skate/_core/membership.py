@@ -28,6 +28,8 @@ COME_BACK_S = 1.5
 LOOK_PERIOD_S = 0.5
 #: Dead nodes that are remembered, to tell them so; one that is forgotten is treated like a stranger, and told the same.
 DEAD_MAX = 10_000
+#: Of those as many are described to whoever asks which nodes there were; the oldest make room for the newest.
+DEPARTED_MAX = 100
 
 
 class Member(msgspec.Struct):
@@ -68,6 +70,8 @@ class Membership:
     def __init__(self, now: float) -> None:
         self.members: dict[bytes, Member] = {}
         self._dead: dict[bytes, None] = {}
+        #: How those were that died last, but for those that were there for a driver only.
+        self.departed: dict[bytes, Member] = {}
         self._looked_at = now
 
     def join(self, view: NodeView, address: tuple[str, int], now: float) -> list[Command]:
@@ -97,8 +101,13 @@ class Membership:
 
     def leave(self, node: bytes, reason: str) -> list[Command]:
         """It said goodbye, or its end is known otherwise."""
-        if self.members.pop(node, None) is None:
+        member = self.members.pop(node, None)
+        if member is None:
             return []
+        if member.view.serves:
+            self.departed[node] = member
+            if len(self.departed) > DEPARTED_MAX:
+                del self.departed[next(iter(self.departed))]
         self._dead[node] = None
         if len(self._dead) > DEAD_MAX:
             del self._dead[next(iter(self._dead))]

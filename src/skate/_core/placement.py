@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from skate._core.resources import Amounts
+from skate._core.resources import Amounts, reserved
 
 #: What a node is taken for that has not run or received anything yet.
 TASK_S_AT_FIRST = 0.01
@@ -61,6 +61,18 @@ class NodeView(msgspec.Struct, kw_only=True):
 
     def fits(self, needs: Amounts) -> bool:
         return all(amount <= self.available.get(name, 0) for name, amount in needs.items())
+
+
+class Residents(msgspec.Struct):
+    """The actors of a node, as the one who places them knows them: before the node reports them."""
+
+    #: What they hold.
+    held: Amounts = msgspec.field(default_factory=dict)
+    #: How many of them are to be spread.
+    spread: int = 0
+
+
+NOBODY = Residents()
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -138,8 +150,11 @@ def wait_s(node: NodeView, request: Request) -> float:
     return node.queued * node.task_s + missing / node.bytes_per_s
 
 
-def choose(request: Request, nodes: Iterable[NodeView]) -> NodeView | Nowhere:
-    """The node that should run it. Ties go to the least of ids, so that all schedulers decide alike."""
+def choose(
+    request: Request, nodes: Iterable[NodeView], residents: Mapping[bytes, Residents] | None = None
+) -> NodeView | Nowhere:
+    """The node that should run it; `residents` by node, if it is an actor. Ties go to the least of ids, so that all
+    schedulers decide alike."""
     living = sorted(nodes, key=lambda node: node.id)
     affinity = request.affinity
     if affinity is not None:
@@ -152,16 +167,23 @@ def choose(request: Request, nodes: Iterable[NodeView]) -> NodeView | Nowhere:
                 if wanted is None
                 else f"the node {affinity.node.hex()} has less than it needs."
             )
-    ordered = order(request, living)
+    ordered = order(request, living, residents)
     return ordered[0] if ordered else Nowhere(_why_nowhere(request, living))
 
 
-def order(request: Request, nodes: Iterable[NodeView]) -> list[NodeView]:
-    """The nodes that can run it, best first, whatever its affinity."""
-    living = sorted(nodes, key=lambda node: node.id)
+def order(
+    request: Request,
+    nodes: Iterable[NodeView],
+    residents: Mapping[bytes, Residents] | None = None,
+    after: bytes = b"",
+) -> list[NodeView]:
+    """The nodes that can run it, best first, whatever its affinity. Ties go to the next of ids after that one."""
+    living = sorted(nodes, key=lambda node: (node.id <= after, node.id))
     feasible = [node for node in living if _has_labels(node, request.required) and node.can_ever_fit(request.needs)]
     if request.preferred:
         feasible = [node for node in feasible if _has_labels(node, request.preferred)] or feasible
+    if request.spread and residents is not None:
+        return sorted(feasible, key=lambda node: _as_home(node, request.needs, residents.get(node.id, NOBODY)))
     if request.spread:
         return sorted(feasible, key=lambda node: (not node.fits(request.needs), _use_of(node), node.queued))
     # Resources that are taken are a queue too, if nobody stands in it yet.
@@ -170,6 +192,17 @@ def order(request: Request, nodes: Iterable[NodeView]) -> list[NodeView]:
 
 def _has_labels(node: NodeView, conditions: Sequence[Condition]) -> bool:
     return all(condition.holds(node.labels) for condition in conditions)
+
+
+def _as_home(node: NodeView, needs: Amounts, residents: Residents) -> tuple[bool, int, bool, float, int]:
+    """For an actor that is to be spread the least is the best.
+
+    What tasks have in use counts last: by the time that it is known here they may have ended, and the actor stays.
+    """
+    kept = reserved(node.total)
+    left = {name: node.total.get(name, 0) - kept.get(name, 0) - residents.held.get(name, 0) for name in needs}
+    is_full = any(left[name] < amount for name, amount in needs.items())
+    return is_full, residents.spread, not node.fits(needs), _use_of(node), node.queued
 
 
 def _occupied_s(node: NodeView, needs: Amounts) -> float:

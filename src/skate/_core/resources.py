@@ -83,6 +83,16 @@ def group_of(amounts: Iterable[str]) -> bytes:
     return b""
 
 
+def reserved(total: Amounts) -> Amounts:
+    """What a node with these resources has set aside for bundles."""
+    amounts: Amounts = {}
+    for name, amount in total.items():
+        kind, group, which = name.partition(GROUP)
+        if group and "_" not in which:  # with an index it is the same again
+            amounts[kind] = amounts.get(kind, 0) + amount
+    return amounts
+
+
 def _is_cpu(name: str) -> bool:
     return name == "CPU" or name.startswith("CPU_group_")
 

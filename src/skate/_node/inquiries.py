@@ -102,7 +102,9 @@ class Inquiries:
         if neighbours is None:
             return [_describe_node(self._daemon.view(), "127.0.0.1", socket.gethostname())]
         members = [neighbours.member, *neighbours.members.values()]
-        return [_describe_node(member.view, member.host, member.name) for member in members if member.view.serves]
+        living = [_describe_node(member.view, member.host, member.name) for member in members if member.view.serves]
+        departed = [_describe_node(it.view, it.host, it.name, alive=False) for it in neighbours.departed]
+        return [*living, *departed]
 
     def workers(self) -> list[dict[str, Any]]:
         daemon = self._daemon
@@ -225,13 +227,15 @@ def _for_people(amounts: Amounts) -> dict[str, float]:
     return {name: max(0.0, amount) for name, amount in to_floats(amounts).items()}
 
 
-def _describe_node(view: NodeView, host: str, name: str) -> dict[str, Any]:
+def _describe_node(view: NodeView, host: str, name: str, *, alive: bool = True) -> dict[str, Any]:
+    """The dead have no resources: whoever adds them up need not ask who lives."""
+    resources = {**to_floats(view.total), "object_store_memory": float(view.store_bytes)}
     return {
         "NodeID": view.id.hex(),
-        "Alive": True,
+        "Alive": alive,
         "NodeManagerAddress": host,
         "NodeManagerHostname": name,
         "NodeName": name,
-        "Resources": {**to_floats(view.total), "object_store_memory": float(view.store_bytes)},
+        "Resources": resources if alive else {},
         "Labels": dict(view.labels),
     }

@@ -17,12 +17,13 @@ import logging
 import shlex
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._core import lease_events as leases
 from skate._core.ids import node_of
-from skate._core.membership import DEAD_MAX, REPORT_PERIOD_S
+from skate._core.membership import DEAD_MAX, DEPARTED_MAX, REPORT_PERIOD_S
 from skate._core.placement import NodeView
 from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
@@ -98,6 +99,8 @@ class Neighbours:
         self._made_by_others: dict[bytes, Link] = {}
         #: Numbers of nodes that are held to be dead; no other node will ever have them.
         self._dead: dict[int, None] = {}
+        #: Those that died last, for people.
+        self.departed: deque[cluster.Member] = deque(maxlen=DEPARTED_MAX)
         self.tls = Tls(listens=bool(config.host)) if self._wants_tls(config) else None
         self._gate: Gate | None = None
         if config.host:
@@ -226,6 +229,7 @@ class Neighbours:
                 self.number = node_of(message.node_id)
                 self.cluster_id = message.cluster_id
                 self._learn(message.members)
+                self.departed.extend(message.departed)
             case cluster.TellToEnd(reason):
                 self._daemon.end(reason, joins_anew=True)
             case cluster.End(reason):
@@ -504,8 +508,11 @@ class Neighbours:
         self._dead[number] = None
         if len(self._dead) > DEAD_MAX:
             del self._dead[next(iter(self._dead))]
-        if self.members.pop(number, None) is None:
+        member = self.members.pop(number, None)
+        if member is None:
             return
+        if member.view.serves:
+            self.departed.append(member)
         for link in (self._links.pop(number, None), *self._made_by_others.values()):
             if link is not None and link.node_id == node_id:
                 self._made_by_others.pop(link.session, None)
