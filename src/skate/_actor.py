@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
-from skate._core.ids import short
+from skate._core.ids import short_task
 from skate._core.task import ActorInfo, ActorSettings
 from skate._object_ref import ObjectRef
 from skate._options import ActorOptions, MethodOptions, captured, checked_text, merge, method_options
@@ -398,7 +398,7 @@ class Actor(Generic[T]):
         return hash(self._actor_id)
 
     def __repr__(self) -> str:
-        return f"Actor({_load_about(self._about).class_name}, {short(self._actor_id + bytes(4))[:-2]})"
+        return f"Actor({_load_about(self._about).class_name}, {short_task(self._actor_id)})"
 
     def __reduce__(self) -> Any:
         return Actor, (bytes(self._actor_id), self._owner, self._about, self._ref)

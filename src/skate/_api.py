@@ -102,6 +102,7 @@ def init(
                 "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
                 "the runtime that is there."
             )
+        shutdown()  # if the last one was interrupted
         if address in (None, "auto"):
             address = os.environ.get("SKATE_ADDRESS") or address
         _check_init(address, num_cpus, num_gpus, _memory, object_store_memory, memory_threshold, logging_level, ignored)
@@ -254,19 +255,28 @@ def _info() -> RuntimeInfo:
 
 
 def shutdown(_exiting_interpreter: bool = False) -> None:
-    """End the runtime: tasks that still run are stopped, objects are gone. Safe to call twice."""
+    """End the runtime: tasks that still run are stopped, objects are gone. Safe to call twice.
+
+    Ctrl-C makes it wait no longer for what the workers print last, and is raised when all is tidied up.
+    """
     global _node
     with _lock:
-        node, _node = _node, None
-        if node is None:
+        if _node is None:
             return
-        current.set_runtime(None)
-        node.close()
+        # It is forgotten when it is closed, and not before: whatever interrupts this, another call can finish it.
+        try:
+            current.set_runtime(None)
+            _node.close()
+        except BaseException:
+            _node.close()
+            _node = None
+            raise
+        _node = None
 
 
 def _at_exit() -> None:
+    current.set_exiting()  # first: a thread that runs on must not start another runtime while this one ends
     shutdown()
-    current.set_exiting()
 
 
 atexit.register(_at_exit)
@@ -440,7 +450,12 @@ def available_resources() -> dict[str, float]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The machines of the cluster, as dicts with NodeID, Alive, Resources, …"""
+    """The machines of the cluster, as dicts with NodeID, Alive, Resources, …
+
+    Those that live come first; after them, with Alive False and no resources, the last hundred that died.
+
+    >>> [node["NodeID"] for node in skate.nodes() if node["Alive"]]
+    """
     found: list[dict[str, Any]] = current.get_runtime().query("nodes")
     return found
 

@@ -81,7 +81,9 @@ class ObjectRefGenerator(Generic[T]):
                     id = stream.take()
                     break
                 stream.waiters.append(tell)
-            await arrived.wait()
+            runtime.loop.linger_no_more()
+            with runtime.blocking():
+                await arrived.wait()
         if id is None:
             raise StopAsyncIteration
         return ObjectRef(id, runtime.process_id)

@@ -381,6 +381,7 @@ class WorkerCrashedError(SkateError):
         stderr_tail: Iterable[str] = (),
         retries_used: int = 0,
         max_retries: int = 0,
+        reason: str = "",
     ) -> None:
         self.task_name = task_name
         self.pid = pid
@@ -391,11 +392,13 @@ class WorkerCrashedError(SkateError):
         self.stderr_tail = tuple(stderr_tail)
         self.retries_used = retries_used
         self.max_retries = max_retries
+        #: Why Skate itself ended the process; empty if it did not.
+        self.reason = reason
         text = _text(
             f"{_task(task_name)} stopped because its worker died.",
             what=f"{_process(pid, node)} {_ending(exit_code, signal)}.",
-            why=_likely_cause(exit_code, signal),
-            next=_retries(retries_used, max_retries),
+            why=f"{reason}." if reason else _likely_cause(exit_code, signal),
+            next="" if reason else _retries(retries_used, max_retries),
             log=self.stderr_tail,
         )
         super().__init__(message or text)

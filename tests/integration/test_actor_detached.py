@@ -15,6 +15,7 @@ import pytest
 import skate
 from programs import run_program
 from skate._node.lobby import enter
+from skate.exceptions import ActorDiedError
 from waiting import wait_for
 
 WITHIN_S = 20.0
@@ -118,6 +119,34 @@ def test_it_restarts_without_its_creator(make: Callable[..., Made]) -> None:
         again = handle.add.options(max_task_retries=1).remote()
         assert skate.get(again, timeout=WITHIN_S) == 1, "its state was in that process"
         skate.kill(handle)
+
+
+MAKE_WITH_A_REFERENCE = """
+import os, skate
+info = skate.init(num_cpus=2, namespace="place")
+
+@skate.remote
+class Keeper:
+    def __init__(self, data): pass
+    def pid(self): return os.getpid()
+
+kept = Keeper.options(name="kept", lifetime="detached", max_restarts=1).remote(skate.put(bytes(1_000_000)))
+print(info["address"], skate.get(kept.pid.remote()), flush=True)
+"""
+
+
+def test_a_restart_whose_argument_went_with_its_creator_says_so() -> None:
+    said, _ = run_program(MAKE_WITH_A_REFERENCE)
+    address, pid = said.split()
+    with skate.init(address, namespace="place"):
+        handle = skate.get_actor("kept")
+        assert skate.get(handle.pid.remote(), timeout=WITHIN_S) == int(pid)
+        os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(ActorDiedError) as caught:
+            skate.get(handle.pid.options(max_task_retries=-1).remote(), timeout=WITHIN_S)
+    assert "In the restart an argument of its creation is lost" in str(caught.value)
+    assert "SIGKILL" in str(caught.value)
+    assert "__init__" not in str(caught.value)
 
 
 def test_two_drivers_at_a_time(make: Callable[..., Made]) -> None:

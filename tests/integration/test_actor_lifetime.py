@@ -29,6 +29,7 @@ from skate.exceptions import (
     ActorUnavailableError,
     ActorUnschedulableError,
     GetTimeoutError,
+    TaskCancelledError,
 )
 from waiting import WITHIN_S, value_of, wait_for
 
@@ -764,6 +765,30 @@ def test_a_thread_of_a_plain_actor_may_end_it(tmp_path: Path) -> None:
     assert "exit_actor" in str(assert_died(crowd.slow.remote()))
 
 
+@pytest.mark.parametrize("where", ["thread", "task"])
+def test_an_exit_in_the_background_prints_nothing(where: str, capfd: pytest.CaptureFixture[str]) -> None:
+    @skate.remote
+    class Background:
+        async def pid(self) -> int:
+            return os.getpid()
+
+        async def leave(self) -> None:
+            if where == "thread":
+                threading.Thread(target=skate.exit_actor).start()
+            else:
+                asyncio.get_running_loop().create_task(self._leave())
+
+        async def _leave(self) -> None:
+            skate.exit_actor()
+
+    background = Background.remote()
+    pid = value_of(background.pid.remote())
+    background.leave.remote()
+    assert_gone(pid)
+    assert_died(background.pid.remote())
+    assert capfd.readouterr().err == ""
+
+
 def test_an_init_that_hangs_ends_with_the_last_handle(tmp_path: Path) -> None:
     class Hanging:
         def __init__(self) -> None:
@@ -853,6 +878,48 @@ def test_an_async_actor_may_end_itself() -> None:
     assert "exit_actor" in str(assert_died(leaver.leave.remote()))
     assert_died(waiting)
     assert_gone(pid)
+
+
+def test_an_async_actor_that_ends_beside_a_call_that_waits_tidies_up_silently(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+
+    class Tidy:
+        def __init__(self) -> None:
+            append(log, os.getpid())
+            atexit.register(append, log, "atexit")
+
+        def __del__(self) -> None:
+            append(log, "del")
+
+        async def forever(self) -> None:
+            append(log, "waits")
+            await asyncio.Event().wait()
+
+        async def leave(self) -> None:
+            skate.exit_actor()
+
+    tidy = skate.remote(Tidy).remote()
+    waiting = tidy.forever.remote()
+    wait_for(lambda: "waits" in lines(log), WITHIN_S, "the call to wait")
+    assert_died(tidy.leave.remote())
+    assert_died(waiting)
+    assert_gone(int(lines(log)[0]))
+    assert lines(log)[2:] == ["del", "atexit"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_call_that_is_cancelled_while_its_actor_leaves_was_running(tmp_path: Path) -> None:
+    crowd = skate.remote(AsyncCrowd).remote(tmp_path / "running", tmp_path / "gate")
+    slow = crowd.slow.remote()
+    wait_for((tmp_path / "running").exists, WITHIN_S, "the call to run")
+    crowd.leave.remote()
+    wait_for(lambda: "dead" in states_of_actors(), WITHIN_S, "the exit")
+    skate.cancel(slow)
+    with pytest.raises(TaskCancelledError, match="interrupted while it ran") as caught:
+        value_of(slow)
+    assert caught.value.was_running
 
 
 def test_a_threaded_actor_may_end_itself(tmp_path: Path) -> None:

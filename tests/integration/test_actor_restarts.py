@@ -784,6 +784,7 @@ class Doomed:
             how()
 
     def crash(self) -> None:
+        print("the end of the first life", file=sys.stderr, flush=True)
         os._exit(3)
 
     def ping(self) -> str:
@@ -828,7 +829,9 @@ def test_a_constructor_that_raises_in_a_restart_says_so(tmp_path: Path) -> None:
         value_of(doomed.crash.remote())
     text = str(assert_died(doomed.ping.options(max_task_retries=-1).remote()))
     assert "no second life" in text
-    assert "__init__" in text
+    assert "restart 1 of it has failed. Before that, its process, pid" in text
+    assert "exited with code 3. In the restart its __init__ raised:" in text
+    assert "the end of the first life" in text, "the last lines of its stderr"
 
 
 def test_a_restart_that_succeeds_at_last_goes_on(tmp_path: Path) -> None:

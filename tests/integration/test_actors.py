@@ -701,8 +701,9 @@ def test_no_return_at_all() -> None:
 def test_a_wrong_number_of_returns_is_an_error_for_each_of_them() -> None:
     echo = Echo.remote()
     for ref in echo.pair.options(num_returns=3).remote():
-        with pytest.raises(TaskError, match=r"num_returns|3"):
+        with pytest.raises(TaskError, match=r"num_returns|3") as caught:
             value_of(ref)
+        assert "execute.py" not in str(caught.value), "frames of Skate"
     assert value_of(echo.same.remote(1)) == 1
 
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import random
+import select
 import signal
 import subprocess
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 import skate
 from programs import append, lines
+from skate._worker import current
 from skate.exceptions import TaskCancelledError
 from waiting import wait_for
 
@@ -754,3 +756,60 @@ def test_cancel_says_what_it_may_be_given(options: dict[str, Any], tmp_path: Pat
         skate.cancel(ref, **options)
     gate.touch()
     assert skate.get(ref, timeout=WITHIN_S) == "passed"
+
+
+def test_a_task_that_comes_back_while_it_is_cancelled_does_not_run(tmp_path: Path) -> None:
+    """Its worker gives it back unbegun, because the one before it waits; the two messages cross."""
+
+    @skate.remote
+    def child() -> bool:
+        return wait_for((tmp_path / "open").exists, WITHIN_S, "the end")
+
+    @skate.remote(num_cpus=2)  # so that there is one worker for it
+    def step(what: str) -> Any:
+        if what == "wait":
+            (tmp_path / "waits").touch()
+            return skate.get(child.remote())
+        if what == "mark":
+            (tmp_path / "marked").touch()
+        return True
+
+    runtime = current.get_runtime()
+    skate.get([step.remote("nothing") for _ in range(100)])  # so short that several are sent to a worker at a time
+    with runtime.lock:  # nothing that comes is looked at
+        first, second = step.remote("wait"), step.remote("mark")
+        runtime.submitter.push(step._call.cls)  # as the next result would do
+        lease = next(lease for lease in runtime.submitter._leases.values() if second._id in lease.inflight)
+        assert first._id in lease.inflight
+        wait_for((tmp_path / "waits").exists, WITHIN_S, "the first task to wait")
+        assert lease.peer.channel is not None
+        assert select.select([lease.peer.channel.sock], [], [], WITHIN_S)[0], "the second task comes back"
+        skate.cancel(second)
+    (tmp_path / "open").touch()
+    with pytest.raises(TaskCancelledError):
+        skate.get(second, timeout=WITHIN_S)
+    assert skate.get(first, timeout=WITHIN_S)
+    assert not (tmp_path / "marked").exists()
+
+
+def test_a_task_that_submits_all_the_time_can_be_cancelled() -> None:
+    """Whenever the signal comes, it is most likely inside of a submit, where no interrupt may be raised."""
+    nothing = skate.remote(lambda: None)
+
+    @skate.remote
+    def endless() -> None:
+        refs = []
+        while True:
+            refs.append(nothing.remote())
+            if len(refs) > 1000:
+                skate.get(refs)
+                refs.clear()
+
+    for _ in range(5):
+        tasks = [endless.remote() for _ in range(2)]
+        skate.wait([nothing.remote()], timeout=0.1)
+        for task in tasks:
+            skate.cancel(task)
+        for task in tasks:
+            with pytest.raises(TaskCancelledError):
+                skate.get(task, timeout=WITHIN_S)

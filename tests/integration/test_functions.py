@@ -479,6 +479,7 @@ def test_classes_with_slots_and_functions_with_caches_of_a_script(tmp_path: Path
         tmp_path / "script.py",
         """
 import functools
+import typing
 from dataclasses import dataclass
 import skate
 
@@ -503,6 +504,10 @@ class Slotted(Base):
     def all(self):
         return self.one, self.two, self.__three, self.four
 
+class Named(typing.NamedTuple):
+    x: int
+    y: str = "of a tuple"
+
 class Trouble(Exception):
     __slots__ = ("code",)
 
@@ -523,7 +528,7 @@ def echo(value):
 
 @skate.remote
 def make():
-    return Point(3), Frozen(4), Slotted().all(), hasattr(Point(3), "__dict__"), load() is load()
+    return Point(3), Frozen(4), Named(5), Slotted().all(), hasattr(Point(3), "__dict__"), load() is load()
 
 @skate.remote
 def cached(n):
@@ -542,7 +547,7 @@ class Keeper:
         self.point, point = point, self.point
         return point
 
-print(*skate.get([echo.remote(Point(1)), echo.remote(Frozen(1))]), skate.get(echo.remote(Slotted())).all())
+print(*skate.get([echo.remote(each(1)) for each in (Point, Frozen, Named)]), skate.get(echo.remote(Slotted())).all())
 print(skate.get(make.remote()))
 print(skate.get(cached.remote(20)), skate.get(skate.remote(fibonacci).remote(10)))
 keeper = Keeper.remote(Point(5))
@@ -554,8 +559,8 @@ except Trouble as trouble:
 """,
     )
     assert output.splitlines() == [
-        "Point(x=1, y=2) Frozen(x=1) (1, 2, 3, 4)",
-        "(Point(x=3, y=2), Frozen(x=4), (1, 2, 3, 4), False, True)",
+        "Point(x=1, y=2) Frozen(x=1) Named(x=1, y='of a tuple') (1, 2, 3, 4)",
+        "(Point(x=3, y=2), Frozen(x=4), Named(x=5, y='of a tuple'), (1, 2, 3, 4), False, True)",
         "(6765, 5) 55",
         "Point(x=5, y=2) Point(x=6, y=2)",
         "trouble 7",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import skate
-from skate.exceptions import TaskCancelledError, TaskUnschedulableError
+from skate.exceptions import GetTimeoutError, TaskCancelledError, TaskUnschedulableError
 from waiting import wait_for
 
 WITHIN_S = 20.0
@@ -171,6 +171,15 @@ def test_why_of_what_can_never_run() -> None:
     assert "2 CPU" in text
     assert "unicorn" in text
     assert "never" in text
+
+
+def test_why_tells_memory_in_units() -> None:
+    skate.shutdown()
+    skate.init(num_cpus=2, _memory=3 * 2**30, infeasible_grace_s=1000)
+    ref = nothing.options(memory=5 * 2**40).remote()
+    assert "needs 1 CPU, 5.0 TiB memory, and this machine has 3.0 GiB memory" in skate.why(ref)
+    with pytest.raises(GetTimeoutError, match=r"3\.0 GiB memory"):
+        skate.get(ref, timeout=0)
 
 
 def test_why_of_what_waits_for_a_worker(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import skate
-from skate.exceptions import ActorDiedError, ObjectLostError
-from waiting import value_of, wait_for
+from skate._wire.messages import Results
+from skate._worker import current
+from skate.exceptions import ActorDiedError, InternalError, ObjectLostError
+from waiting import WITHIN_S, value_of, wait_for
 
 
 @skate.remote
@@ -63,7 +65,7 @@ def test_references_of_an_earlier_runtime_are_an_error_and_no_hang() -> None:
                 value_of(first.remote(skate.put([ref])))
             with pytest.raises(ActorDiedError):
                 value_of(Echo.remote(ref).say.remote(1))
-            with pytest.raises(ObjectLostError):
+            with pytest.raises(ObjectLostError, match="of an earlier session"):
                 value_of(ref)
         assert value_of(echo.say.remote(5)) == 5, "calls behind such a one go on"
 
@@ -382,3 +384,20 @@ def last():
 """,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
+def test_a_bug_in_the_io_thread_is_an_error_for_whoever_waits_and_no_hang() -> None:
+    with skate.init(num_cpus=1):
+        runtime = current.get_runtime()
+
+        def fail(*_: Any) -> None:
+            raise ZeroDivisionError("of the test")
+
+        runtime._handlers[Results] = fail
+        pending = skate.remote(lambda: 1).remote().future()
+        with pytest.raises(InternalError, match="of the test"):
+            pending.result(WITHIN_S)
+        with pytest.raises(InternalError):
+            skate.remote(lambda: 2).remote()
+    with skate.init(num_cpus=1):
+        assert skate.get(skate.remote(lambda: 3).remote()) == 3

@@ -6,12 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from waiting import wait_for
+import skate
+from skate._worker.driver import LocalNode
+from waiting import WITHIN_S, wait_for
 
 #: "At once", on a machine that may be busy.
 AT_ONCE_S = 5.0
@@ -414,3 +419,76 @@ skate.shutdown()
 """
     code, output, errors = finish(start(tmp_path, program))
     assert (code, output) == (0, "2\n"), errors
+
+
+def test_an_alarm_of_the_program_that_raises_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """Other signals are the program's own: they are not put off, and may raise between any two steps of a submit."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        PROLOGUE
+        + """
+import signal, threading
+
+class TooLong(Exception):
+    pass
+
+def too_long(signum, frame):
+    raise TooLong
+
+signal.signal(signal.SIGALRM, too_long)
+skate.get(add_one.remote(1))
+for round in range(300):
+    refs = []
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + round % 97 * 1e-5)
+        while True:
+            refs.append(add_one.remote(round))
+    except TooLong:
+        pass
+    done = threading.Event()
+    threading.Thread(target=lambda: (add_one.remote(1), done.set()), daemon=True).start()
+    assert done.wait(10), f"after {round + 1} alarms another thread cannot submit"
+print("fine", flush=True)
+"""
+    )
+    ended = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "fine\n", ended.stderr
+
+
+def test_an_interrupted_shutdown_leaves_nothing_behind() -> None:
+    skate.init(num_cpus=1)
+    daemon = psutil.Process().children()[0]
+    descriptors = psutil.Process().num_fds()
+    daemon.suspend()  # so that it says no goodbye, and the interrupt comes while that is waited for
+
+    def interrupt() -> None:
+        wait_for(lambda: not skate.is_initialized(), WITHIN_S, "the shutdown to begin")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        skate.shutdown()
+    thread.join()
+    assert not daemon.is_running()
+    assert "skate-io" not in [thread.name for thread in threading.enumerate()]
+    assert psutil.Process().num_fds() < descriptors
+
+
+@pytest.mark.parametrize("then", [skate.shutdown, lambda: skate.init(num_cpus=1)], ids=["shutdown", "init"])
+def test_a_shutdown_that_was_interrupted_at_its_very_beginning_can_be_finished(
+    monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]
+) -> None:
+    skate.init(num_cpus=1)
+    daemon = psutil.Process().children()[0]
+
+    def interrupted(self: LocalNode) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LocalNode, "close", interrupted)
+        skate.shutdown()
+    assert not skate.is_initialized()
+    then()
+    assert not daemon.is_running()
+    skate.shutdown()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import skate
 from skate._worker.current import get_runtime
 from skate._worker.driver import JOB_VARIABLE
+from skate.cli.job import Supervisor
 from skate.cluster_utils import Cluster
-from waiting import wait_for
+from waiting import WITHIN_S, wait_for
 
 #: Answers every line of its input with what its tasks and a new actor say; prints a word first.
 PROGRAM = """
@@ -158,3 +161,24 @@ def test_workers_forget_what_a_program_that_has_ended_sent(address: str, tmp_pat
         return {row["name"] for row in get_runtime().query("functions")} & {"inner", "outer"}
 
     wait_for(lambda: not left(), 3.0, "both to be forgotten, before the idle workers end")
+
+
+@pytest.mark.parametrize("how", ["cancel", "read"])
+def test_how_a_job_ended_can_be_asked_after_it_ran_unwatched_for_long(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKATE_LOG_DIR", str(tmp_path / "logs"))
+    # Longer than its supervisor stays after the end.
+    linger_s, script = 2.0, f"sleep 2.5; touch {tmp_path}/ran; [ {how} = read ] || exec sleep 1000; exit 5"
+    with skate.init(num_cpus=1):
+        supervisor = Supervisor.options(name="job-1", lifetime="detached").remote(
+            "1", ["sh", "-c", script], "", str(tmp_path), None, linger_s
+        )
+        about = skate.get(supervisor.about.remote())
+        wait_for((tmp_path / "ran").exists, WITHIN_S, "the job to have run for long")
+        if how == "cancel":
+            assert skate.get(supervisor.cancel.remote()) == -signal.SIGTERM
+        else:
+            wait_for(lambda: not psutil.pid_exists(about["pid"]), WITHIN_S, "the job to end")
+            assert skate.get(supervisor.read.remote("me", 0)) == (b"", 5)
+        skate.kill(supervisor)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skate
-from waiting import wait_for
+from waiting import WITHIN_S, wait_for
 
 cpus = pytest.mark.parametrize("cpus", [1, 2])
 
@@ -224,3 +226,39 @@ def test_tasks_of_the_driver_and_of_tasks_share_the_machine() -> None:
     parent = skate.remote(lambda i: skate.get(add_one.remote(i)))
     mixed = [parent.remote(i) if i % 2 else add_one.remote(i) for i in range(60)]
     assert skate.get(mixed) == list(range(1, 61))
+
+
+@cpus
+def test_waiting_for_the_items_of_a_stream_in_a_coroutine_needs_no_cpu(cpus: int) -> None:
+    skate.init(num_cpus=cpus)
+
+    @skate.remote
+    def count(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    @skate.remote
+    def total(depth: int) -> int:
+        async def add_up() -> int:
+            below = [await total.remote(depth - 1)] if depth else []
+            return sum(below + [await ref async for ref in count.remote(4)])
+
+        return asyncio.run(add_up())
+
+    assert skate.get(total.remote(2), timeout=WITHIN_S) == 18
+
+
+@cpus
+def test_waiting_for_a_future_of_the_standard_library_needs_no_cpu(cpus: int) -> None:
+    skate.init(num_cpus=cpus)
+
+    @skate.remote
+    def deep(depth: int) -> int:
+        return 1 + deep.remote(depth - 1).future().result() if depth else 0
+
+    @skate.remote
+    def fail() -> None:
+        raise KeyError("here")
+
+    error = skate.remote(lambda: repr(fail.remote().future().exception()))
+    assert skate.get(deep.remote(5), timeout=WITHIN_S) == 5
+    assert "KeyError" in skate.get(error.remote(), timeout=WITHIN_S)

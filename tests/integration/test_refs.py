@@ -6,6 +6,7 @@ import ctypes
 import gc
 import pickle
 import re
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 import skate
 from skate._worker import current
+from skate._worker import runtime as runtime_module
+from skate._worker.runtime import DROPPED_MAX
 from waiting import wait_for
 
 FREED_WITHIN_S = 20.0
@@ -603,3 +606,38 @@ def test_tensors_of_many_sizes_leave_no_type_for_each_behind() -> None:
 def test_bytes_like_values_of_every_kind() -> None:
     for value in (b"x" * LARGE, bytearray(b"y" * LARGE), memoryview(b"z" * LARGE)):
         assert bytes(skate.get(skate.put(value))) == bytes(value)
+
+
+def test_a_finalizer_that_puts_something_while_dropped_references_are_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector may run it in the middle of that, in the same thread: then nobody may see to them a second time."""
+    put: list[Any] = []
+
+    class Last:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            put.append(skate.put(1))
+
+    class Dropped(deque[bytes]):
+        """The collector runs when it has been counted."""
+
+        looks = 0
+
+        def __len__(self) -> int:
+            count = super().__len__()
+            self.looks += 1
+            if self.looks == 2:  # the first one is whether there are any
+                gc.collect()
+            return count
+
+    runtime = current.get_runtime()
+    with runtime.lock:  # nobody else sees to them
+        refs = [skate.put(number) for number in range(DROPPED_MAX)]
+        ids = [ref._id for ref in refs]
+        monkeypatch.setattr(runtime_module, "dropped", Dropped(ids))
+        Last()
+        runtime._housekeeping()
+        monkeypatch.undo()
+        assert not [id for id in ids if id in runtime.table.entries]
+    assert skate.get(put) == [1]

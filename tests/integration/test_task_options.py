@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 import skate
-from waiting import wait_for
+from skate._wire.messages import LeaseReturn
+from skate._worker.current import get_runtime
+from waiting import WITHIN_S, wait_for
 
 # --- how many run at once ---------------------------------------------------------------------------------------------
 
@@ -183,8 +186,10 @@ def test_another_number_of_results_is_an_error_for_every_reference(result: Any) 
     skate.init(num_cpus=1)
     refs = skate.remote(num_returns=2)(lambda: result).remote()
     for ref in refs:
-        with pytest.raises(skate.exceptions.TaskError, match=r"num_returns|2"):
+        with pytest.raises(skate.exceptions.TaskError, match=r"num_returns|2") as caught:
             skate.get(ref)
+        assert type(caught.value.cause) is ValueError
+        assert "execute.py" not in str(caught.value), "frames of Skate"
 
 
 def test_a_failed_task_fails_each_of_its_results() -> None:
@@ -351,6 +356,36 @@ def test_max_calls_loses_no_result_even_when_it_is_large() -> None:
     assert [skate.get(ref)[:1] for ref in refs] == [bytes([i]) for i in range(8)]
 
 
+def test_an_actor_is_not_made_in_a_worker_that_is_about_to_be_replaced(tmp_path: Path) -> None:
+    """The daemon reads the driver's messages first: that the worker came back, and that an actor wants one."""
+    skate.init(num_cpus=1)
+    runtime = get_runtime()
+    running, gate = tmp_path / "running", tmp_path / "gate"
+
+    @skate.remote(max_calls=1)
+    def last() -> bool:
+        running.touch()
+        return wait_for(gate.exists, WITHIN_S, "the gate")
+
+    @skate.remote
+    class Actor:
+        def pid(self) -> int:
+            return os.getpid()
+
+    ref = last.remote()
+    wait_for(running.exists, WITHIN_S, "the task to run")
+    os.kill(runtime.welcome.daemon_pid, signal.SIGSTOP)
+    try:
+        runtime.send(LeaseReturn(0))  # of no lease at all: so the driver's socket is the first that has something
+        gate.touch()
+        assert skate.get(ref)
+        wait_for(lambda: not runtime.submitter._leases, WITHIN_S, "the lease to be given back")
+        actor = Actor.remote()
+    finally:
+        os.kill(runtime.welcome.daemon_pid, signal.SIGCONT)
+    assert skate.get(actor.pid.remote(), timeout=WITHIN_S)
+
+
 # --- name and environment ---------------------------------------------------------------------------------------------
 
 
@@ -382,6 +417,23 @@ def test_environment_variables_are_there_before_modules_are_imported() -> None:
         return time.tzname[0], os.environ["PYTHONHASHSEED"]
 
     assert skate.get(look.remote()) == ("JST", "0")
+
+
+def test_modules_are_found_where_the_environment_says(tmp_path: Path) -> None:
+    (tmp_path / "of_the_environment.py").write_text("COLOUR = 'green'")
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def look() -> str:
+        import of_the_environment  # type: ignore[import-not-found]
+
+        return str(of_the_environment.COLOUR)
+
+    parent = skate.remote(lambda: skate.get(look.remote()))
+    environment = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    assert skate.get([each.options(runtime_env=environment).remote() for each in (look, parent)]) == ["green", "green"]
+    with pytest.raises(ModuleNotFoundError):
+        skate.get(look.remote())
 
 
 def test_variables_within_a_variable_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,9 +231,10 @@ def test_notes_survive_pickling() -> None:
         ({"signal": 11}, "signal 11 (SIGSEGV)"),
         ({"signal": 250}, "signal 250"),
         ({}, "not known how"),
+        ({"signal": 9, "reason": "its group was removed"}, "why:  its group was removed."),
     ],
 )
-def test_crash_says_how_the_process_ended(facts: dict[str, int], text: str) -> None:
+def test_crash_says_how_the_process_ended(facts: dict[str, Any], text: str) -> None:
     assert text in str(exceptions.WorkerCrashedError(task_name="f", pid=1, **facts))
 
 

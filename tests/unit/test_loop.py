@@ -146,6 +146,17 @@ def wait_until_sleeping(loop: Loop, count: int = 1) -> None:
     wait_for(lambda: loop._sleepers == count, PATIENCE_S, f"{count} threads to sleep while another reads")
 
 
+def wait_until_received(host: Host, number: int) -> None:
+    wait_for(
+        lambda: number in host.received, PATIENCE_S, f"message {number} to be read, by no thread that waits for it"
+    )
+
+
+def linger(host: Host) -> None:
+    with host.loop.lock:
+        host.loop.linger()
+
+
 def read_from(channel: Channel, count: int) -> list[AnyMessage]:
     """That many messages at the far end, read as they come."""
     scratch = bytearray(RECEIVE_BYTES)
@@ -185,6 +196,84 @@ def test_a_thread_that_waits_takes_over_from_the_io_thread(host: Host) -> None:
     far.send(Borrowed(1))
     assert waiting.ended()
     assert host.handled_in[1] == waiting._thread.ident
+
+
+def test_while_a_thread_submits_what_arrives_is_read_all_the_same(host: Host) -> None:
+    _, far = host.connect()
+    for number in range(20):
+        linger(host)
+        far.send(Borrowed(number))
+        if number % 5 == 0:
+            wait_until_received(host, number)
+    wait_until_received(host, 19)
+    assert host.received == list(range(20))
+    assert threading.get_ident() not in host.handled_in.values()
+
+
+def test_the_io_thread_is_there_again_when_no_more_is_submitted(host: Host) -> None:
+    _, far = host.connect()
+    linger(host)
+    wait_for(lambda: not host.loop._lingering, PATIENCE_S, "the end of lingering")
+    far.send(Borrowed(1))
+    wait_until_received(host, 1)
+
+
+def test_what_somebody_wants_to_know_at_once_does_not_linger(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "LINGER_S", 100 * PATIENCE_S)
+    _, far = host.connect()
+    linger(host)
+    far.send(Borrowed(1))
+    host.loop.linger_no_more()
+    wait_until_received(host, 1)
+
+
+def test_a_thread_that_waits_does_not_linger(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "LINGER_S", 100 * PATIENCE_S)
+    _, far = host.connect()
+    linger(host)
+    far.send(Borrowed(1))
+    assert host.wait(1)
+    assert host.handled_in[1] == threading.get_ident()
+    for number in (2, 3):  # and now they are the I/O thread's again
+        far.send(Borrowed(number))
+        wait_until_received(host, number)
+
+
+def test_who_waits_while_another_thread_begins_to_linger_leaves_somebody_who_reads() -> None:
+    class Interrupted(Loop):
+        """Something happens just before the I/O thread is told not to read."""
+
+        meanwhile: Callable[[], object] | None = None
+
+        def _watch(self, events: int) -> None:
+            action, self.meanwhile = self.meanwhile, None
+            if action is not None:
+                action()
+            super()._watch(events)
+
+    host = Host(Interrupted)
+    assert isinstance(host.loop, Interrupted)
+    host.loop.start()
+    _, far = host.connect()
+    host.loop.meanwhile = lambda: Waiting(host.loop, lambda: False, time.monotonic()).ended()
+    linger(host)
+    far.send(Borrowed(1))
+    wait_until_received(host, 1)
+    host.loop.stop()
+    far.close()
+
+
+def test_whoever_relies_on_the_io_thread_is_told_when_that_cannot_go_on(host: Host) -> None:
+    _, far = host.connect()
+    failures: list[Exception] = []
+
+    def fail(channel: Channel, message: AnyMessage) -> None:
+        raise ZeroDivisionError
+
+    host.on_message, host.loop.on_failure = fail, failures.append
+    far.send(Borrowed(1))
+    wait_for(lambda: failures, PATIENCE_S, "the failure to be told")
+    assert isinstance(failures[0], ZeroDivisionError)
 
 
 def test_messages_of_a_channel_are_handled_in_order_whoever_reads(host: Host) -> None:

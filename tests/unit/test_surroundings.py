@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.task import Job
 from skate._worker import surroundings
 
@@ -29,6 +31,12 @@ def test_the_modules_of_the_program_come_first_and_those_of_no_other() -> None:
     sys.path.append("/late")
     surroundings.take_up(Job(b"1", sys_path=("/one", "/node/shared"), program=b"p"))  # its driver has ended
     assert sys.path == ["/one", "/node/shared", "/node/lib", "/late"]
+
+
+def test_where_its_environment_says_that_modules_are_comes_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, json.dumps({"PYTHONPATH": "/mine::/one"}))
+    surroundings.take_up(Job(b"1", sys_path=("/first", "/one"), program=b"p"))
+    assert sys.path == ["/mine", "/one", "/first", "/node/lib", "/node/shared"]
 
 
 def test_the_working_directory_is_the_drivers_where_there_is_such_a_one(

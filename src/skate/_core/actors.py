@@ -166,7 +166,15 @@ class ActorTable:
     def ended(self, worker: bytes, death: Death) -> list[Command]:
         """The actor in that process is over by its own doing, and its process leaves: __init__ raised, or it left."""
         actor = self.of_worker(worker)
-        return self._bury(actor, death) if actor is not None else []
+        if actor is None:
+            return []
+        if actor.state == STARTING and actor.restarts and actor.death is not None:
+            before = actor.death
+            how = before.reason.rstrip(".")
+            death.before = f"restart {actor.restarts} of it has failed. Before that, {how}."
+            death.reason = f"{death.before} In the restart {death.reason}"
+            death.stderr = death.stderr or before.stderr
+        return self._bury(actor, death)
 
     def process_died(self, process: bytes, death: Death) -> list[Command]:
         """A process of the node is gone: it may have been an actor, owned some, watched some."""

@@ -119,8 +119,12 @@ def index_of(object_id: bytes) -> int:
 def short(id: bytes) -> str:
     """The one spelling of an id in logs, errors and reprs: its most telling digits."""
     if len(id) == OBJECT_BYTES:
-        counter = int.from_bytes(id[PREFIX_BYTES:TASK_BYTES], "big")
         index = id[TASK_BYTES:]
         suffix = "put" if index == PUT_INDEX else str(int.from_bytes(index, "big"))
-        return f"{id[:3].hex()}:{counter}.{suffix}"
+        return f"{short_task(id)}.{suffix}"
     return id[:4].hex()
+
+
+def short_task(id: bytes) -> str:
+    """The same of a task or an actor: all that one parent has created begin alike, and the counter tells them apart."""
+    return f"{id[:3].hex()}:{int.from_bytes(id[PREFIX_BYTES:TASK_BYTES], 'big')}"

@@ -115,12 +115,18 @@ class ObjectTable:
     def drop(self, ids: Iterable[bytes]) -> None:
         """One reference less for each."""
         entries = self.entries
+        get = entries.get
         for id in ids:
-            entry = entries.get(id)
-            if entry is not None:
-                entry.refs -= 1
-                if not entry.refs and not entry.holds:
-                    self._free(id, entry)
+            entry = get(id)
+            if entry is None:
+                continue
+            refs = entry.refs = entry.refs - 1
+            if refs or entry.holds:
+                continue
+            if type(entry.value) is bytes and not entry.owner and entry.contained is None and entry.borrowers is None:
+                del entries[id]  # nobody else has to hear of it
+            else:
+                self._free(id, entry)
 
     def hold(self, id: bytes, owner: bytes = b"") -> Entry:
         """Keep an object for a reason other than a reference in user code."""

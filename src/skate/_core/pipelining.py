@@ -87,12 +87,14 @@ class Estimates:
         first = not inflight
         fn, cost = b"", 0.0
         while room and queue:  # a finalizer may run in between, and what it submits may take tasks along
-            next_fn = queue[0].fn
-            if next_fn is not fn:
-                fn, cost = next_fn, seconds.get(next_fn, UNKNOWN_S)
+            task = popleft()
+            if task.fn is not fn:
+                fn = task.fn
+                cost = seconds.get(fn, UNKNOWN_S)
             if added + cost > budget and not first:
+                queue.appendleft(task)
                 break
-            append(popleft())
+            append(task)
             added += cost
             first = False
             room -= 1

@@ -162,6 +162,8 @@ class Death(msgspec.Struct, array_like=True, gc=False):
     #: If it can never be placed: what it asks for, and what there is.
     asked: dict[str, float] = {}
     total: dict[str, float] = {}
+    #: If it was a restart that failed: which one, and how the life before it had ended.
+    before: str = ""
 
 
 class Result(msgspec.Struct, array_like=True, gc=False):

@@ -404,6 +404,9 @@ class Daemon:
             self.demands.on_returned(message.lease)
             self._pass_on(process, node_at(message.lease), message)
         else:
+            lease = self.scheduler.leases.get(message.lease)
+            if lease is not None and lease.worker in self.processes:
+                self._hear_out(self.processes[lease.worker])  # it may have said that it leaves
             self.post(leases.LeaseReturned(process.id, message.lease))
 
     def _is_elsewhere(self, node: int) -> bool:
@@ -506,7 +509,7 @@ class Daemon:
 
     def on_worker_exited(self, worker: PooledWorker) -> None:
         process = self.processes[worker.process_id]
-        self._hear_last_words(process)
+        self._hear_out(process)
         self.output.drain(process)
         if process.partial_timer is not None:
             process.partial_timer.cancel()
@@ -528,8 +531,8 @@ class Daemon:
             said = "".join(f" | {line}" for line in process.last_lines)
             self.post(leases.StartFailed(worker.env, worker.describe_end() + said))
 
-    def _hear_last_words(self, process: Process) -> None:
-        """What a dead worker had sent is as true as if it had lived on; but one that was not ready never will be."""
+    def _hear_out(self, process: Process) -> None:
+        """What a worker has said comes before what others did upon it, or its death; not if it was not even ready."""
         if not process.ready:
             return
         try:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from operator import attrgetter
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -31,7 +31,12 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
         if kind is _Cached and not _can_be_imported(value):
             return _cache_again, (value.__wrapped__, value.cache_parameters())
         reduced = super().reducer_override(value)
-        if kind in _PLAIN_METACLASSES and type(reduced) is tuple and "__slots__" in vars(value):
+        if (
+            kind in _PLAIN_METACLASSES
+            and type(reduced) is tuple
+            and "__slots__" in vars(value)
+            and not _is_named(value)
+        ):
             return _with_slots(value, reduced)
         return reduced
 
@@ -42,6 +47,11 @@ def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     namespace = {**namespace, "__slots__": vars(cls)["__slots__"]}
     attributes = {key: it for key, it in attributes.items() if not isinstance(it, MemberDescriptorType)}
     return make, (kind, name, bases, namespace, *rest), (attributes, others), *more
+
+
+def _is_named(cls: type) -> bool:
+    """A `typing.NamedTuple`: made anew as such, it gets its slots by itself."""
+    return NamedTuple in vars(cls).get("__orig_bases__", ())
 
 
 def _can_be_imported(function: Any) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core.task import Extra, Result, Task
 from skate._serialize.values import INLINE_BYTES_MAX, deserialize, is_scalar, serialize_scalar
 from skate._wire import messages as m
-from skate._worker.actor_process import EXITS
+from skate._worker.actor_process import EXITS, ActorExit
 from skate._worker.context import CURRENT_CALL, CurrentCall
 from skate._worker.peers import Peer
 
@@ -183,6 +183,7 @@ class AsyncCalls(Concurrency):
     def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
         super().__init__(runtime, executor, actor)
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_on_error_in_background)
         self._arrived: deque[Call] = deque()
         self._woken = False
         self._free = dict(self._limits)
@@ -222,7 +223,12 @@ class AsyncCalls(Concurrency):
         for task in others:
             task.cancel()
         if others:
-            self._loop.run_until_complete(asyncio.wait(others, timeout=LEAVE_S))
+            # Not `run_until_complete`: it raises when the loop is stopped, which the last of those calls does when it
+            # ends, or whatever asks the actor to end once more.
+            tidied = self._loop.create_task(asyncio.wait(others, timeout=LEAVE_S))
+            tidied.add_done_callback(lambda _: self._loop.stop())
+            while not tidied.done():
+                self._loop.run_forever()
 
     def stop(self) -> None:
         self._stopping = True
@@ -497,6 +503,12 @@ async def _as_async(generator: Any) -> Any:
             await asyncio.sleep(0)
     finally:
         generator.close()
+
+
+def _on_error_in_background(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A task of the actor's own that has called `exit_actor()` ends with what that raises: no error to be printed."""
+    if not isinstance(context.get("exception"), ActorExit):
+        loop.default_exception_handler(context)
 
 
 def _remove(calls: deque[Call], call: Call) -> bool:

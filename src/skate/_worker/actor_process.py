@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
 
 class ActorExit(BaseException):
     """Raised by `exit_actor()`: the actor ends. Not an Exception, so that methods do not catch it by accident."""
+
+
+def be_silent_on_exits() -> None:
+    """A thread of the actor's own that has called `exit_actor()` ends with what that raises: no error to be printed."""
+    say = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, ActorExit):
+            say(args)
+
+    threading.excepthook = hook
 
 
 #: What ends an actor from within a method.
@@ -68,12 +80,16 @@ class ActorProcess:
         creation, runtime = create.creation, self._runtime
         extra = creation.extra
         assert extra is not None
+        kind, what = "init", "its __init__ raised"
+        be_silent_on_exits()
         try:
             with runtime.lock:
                 self._executor.define(self.start.define, self.start.owner)
-            runtime.context.enter(creation.id, creation.fn, creation.depth + 1, self.start.life - 1)
+            runtime.context.enter(creation, self.start.life - 1)
             cls = self._executor.functions.load(creation.fn)
+            kind, what = "arguments", "an argument of its creation is"
             args, kwargs = self._executor.load_arguments(creation, extra)
+            kind, what = "init", "its __init__ raised"
             if create.settings.is_async:
                 from skate._worker.actor_concurrency import AsyncCalls
 
@@ -90,7 +106,7 @@ class ActorProcess:
             with collecting_refs():
                 failure = failure_of(error, function_name=name, pid=runtime.pid)
             error.__traceback__ = None
-            self._end(Death("init", f"its __init__ raised {type(error).__name__}.", failure=failure))
+            self._end(Death(kind, f"{what} {type(error).__name__}.", failure=failure))
             return False
         self._keep_references(extra.refs)
         settings = create.settings

@@ -38,6 +38,7 @@ from skate.exceptions import (
     ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
+    ObjectLostError,
     PendingCallsLimitExceeded,
     TaskCancelledError,
 )
@@ -58,7 +59,7 @@ class ActorGone(Exception):
 class Link(ActorLink):
     """An actor that this process has a handle to."""
 
-    __slots__ = ("creation_id", "death", "holding", "name", "pending_max")
+    __slots__ = ("creation_id", "death", "holding", "name", "pending_max", "sent_process")
 
     def __init__(self, id: bytes, settings: ActorSettings, *, name: str, pending_max: int) -> None:
         eager = settings.is_async or settings.max_concurrency > 1 or bool(settings.groups)
@@ -67,6 +68,8 @@ class Link(ActorLink):
         self.creation_id = id + FIRST_RETURN
         self.pending_max = pending_max
         self.death: Death | None = None
+        #: Who has the calls that were sent: for some seconds it may run on, although `process` names nobody any more.
+        self.sent_process = b""
         #: Calls are pending, and for them the actor is kept alive.
         self.holding = False
 
@@ -100,7 +103,7 @@ class MethodCall:
             generator=generator,
             ahead=self.ahead if generator == "streaming" else 0,
             name=options.name or "",
-            group=options.concurrency_group,
+            group=options.concurrency_group or "",
         )
         self.plain = self.extra == Extra()
 
@@ -340,6 +343,7 @@ class Actors:
             peer = self._runtime.peers.get(link.process)
             peer.link = link
             peer.life = link.life
+            link.sent_process = link.process
             peer.send(m.Tasks(0, taken))
             if link.eager:
                 link.acknowledged = False
@@ -399,13 +403,16 @@ class Actors:
             del self._creations[link.id]
 
     def _judge(self, link: Link) -> None:
+        sent = {task.id for task in link.lost}
         failed = link.judge(self._may_run_again)
         for task in failed:
             entry = self._table.entries.get(task.id)
             if entry is None or entry.task is None:
                 continue  # it took the result of a call before it, and failed with that
             if entry.pending is not None and entry.pending.cancelled:
-                error: BaseException = TaskCancelledError(task_name=entry.call.name)
+                # What was cancelled before it began was answered by the actor; for these it had no time.
+                began = task.id in sent
+                error: BaseException = TaskCancelledError(task_name=entry.call.name, was_running=began)
             else:
                 error = self._error(link)
             self._runtime.submitter.fail(task.id, entry, error)
@@ -438,7 +445,11 @@ class Actors:
         cause = error_of(death.failure) if death.failure is not None else None
         reason = death.reason
         if cause is not None:
-            what = "an argument of its creation is an error" if death.kind == "arguments" else "its __init__ raised"
+            what = "its __init__ raised"
+            if death.kind == "arguments":
+                what = f"an argument of its creation is {'lost' if isinstance(cause, ObjectLostError) else 'an error'}"
+            if death.before:
+                what = f"{death.before} In the restart {what}"
             reason = f"{what}:\n{cause}"
         # More restarts help only against the end of a process.
         advice = "" if death.kind in ("crash", "memory") else "create it again."
@@ -459,7 +470,7 @@ class Actors:
             self.settle(link)
             self.push(link)
         elif id in link.inflight:
-            self._runtime.peers.get(link.process).send(m.Cancel(id, recursive))
+            self._runtime.peers.get(link.sent_process).send(m.Cancel(id, recursive))
 
     def creation(self, link: Link) -> Creation | None:
         """If it is ours."""

@@ -28,10 +28,10 @@ class TaskContext:
         #: Of the ids of children; made when the first one is.
         self.prefix = b""
 
-    def enter(self, id: bytes, fn: bytes, depth: int, attempt: int) -> None:
-        self.id = id
-        self.fn = fn
-        self.depth = depth
+    def enter(self, task: Task, attempt: int) -> None:
+        self.id = task.id
+        self.fn = task.fn
+        self.depth = task.depth + 1
         self.attempt = attempt
         self.counter = 0
         self.prefix = b""

@@ -42,6 +42,7 @@ from skate._serialize.values import (
 )
 from skate._store.layout import SLOT_TASK_BYTES, slot_fields
 from skate._wire import messages as m
+from skate._worker import interrupt
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
@@ -50,6 +51,8 @@ from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer
+from skate._worker.run_queue import RunQueue
+from skate._worker.task_events import TaskEvents
 from skate.exceptions import TaskInterrupt
 
 if TYPE_CHECKING:
@@ -62,12 +65,13 @@ FLUSH_S = 0.020
 ACTOR_FLUSH_S = 0.002
 #: The same before the last task that is here: the owner can send more while that runs.
 FLUSH_BEFORE_LAST_S = 0.0003
-#: Task events kept for the timeline until they are sent to the daemon; beyond this the oldest are dropped.
-EVENTS_MAX = 20_000
-EVENTS_PERIOD_S = 0.2
 CANCEL_SIGNAL = signal.SIGUSR2
 #: Longest time that the children of a cancelled task wait for the interrupt to reach it: it may be in C code.
 CHILDREN_WAIT_S = 1.0
+
+
+class _Miscounted(ValueError):
+    """A task has returned too many values or too few."""
 
 
 class Executor:
@@ -75,7 +79,7 @@ class Executor:
 
     def __init__(self, runtime: Runtime, slot: int) -> None:
         self._runtime = runtime
-        self._queue: deque[tuple[Peer, Task]] = deque()
+        self._queue = RunQueue()
         self.functions = LoadedFunctions()
         self._loaded = self.functions.loaded
         #: What this process has become, if it has.
@@ -110,11 +114,7 @@ class Executor:
         self.producer = Producer(runtime, self)
         self._calls: dict[bytes, int] = {}
         self._retiring = False
-        #: Name, id, start and end of tasks, for the timeline.
-        self._events: deque[tuple[str, bytes, float, float]] = deque(maxlen=EVENTS_MAX)
-        self._events_sent = 0.0
-        #: Wall clock minus performance counter: timeline stamps cost one clock read each.
-        self._epoch = time.time() - time.perf_counter()
+        self._events = TaskEvents(runtime.send)
         self.resources: dict[str, float] = {}
         self.gpu_ids: list[int] = []
         self._visible_gpus = visible_gpus()
@@ -145,7 +145,7 @@ class Executor:
         elif self._blocked:  # they crossed with the message that says so
             peer.send(m.Returned([task.id for task in message.tasks], True))
             return
-        self._queue.extend([(peer, task) for task in message.tasks])
+        self._queue.add(peer, message.tasks)
         if self._runtime.in_cluster:
             self._prefetch(message.tasks)
 
@@ -187,23 +187,12 @@ class Executor:
             self._runtime.loop.stir()
 
     def _on_recall(self, peer: Peer, message: m.Recall) -> None:
-        returned: list[bytes] = []
-        kept: list[tuple[Peer, Task]] = []
-        while self._queue and len(returned) < message.count:
-            owner, task = self._queue.pop()
-            if owner is peer:
-                returned.append(task.id)
-            else:
-                kept.append((owner, task))
-        self._queue.extend(reversed(kept))
-        peer.send(m.Returned(list(reversed(returned))))
+        peer.send(m.Returned(self._queue.recall(peer, message.count)))
 
     def _on_cancel(self, peer: Peer, message: m.Cancel) -> None:
-        for index, (_, task) in enumerate(self._queue):
-            if task.id == message.id:
-                del self._queue[index]
-                peer.send(m.Results([self.cancelled_result(message.id, began=False)]))
-                return
+        if self._queue.remove(message.id):
+            peer.send(m.Results([self.cancelled_result(message.id, began=False)]))
+            return
         if self.actor is not None and self.actor.concurrency is not None:
             self.actor.concurrency.cancel(peer, message)
             return
@@ -250,9 +239,16 @@ class Executor:
             self._cancel = b""
             return
         if may_interrupt(frame, also=_RUNS_USER_CODE):
+            self._interrupt()
+        if not self._interrupted:
+            interrupt.pending = True
+            again_later(signum, lambda: bool(self._cancel) and not self._interrupted)
+
+    def _interrupt(self) -> None:
+        """Once: the task may tidy up after it."""
+        if self._cancel and not self._interrupted and self._current is not None and self._current.id == self._cancel:
             self._interrupted = True
             raise TaskInterrupt
-        again_later(signum, lambda: bool(self._cancel))
 
     def _on_close_stream(self, peer: Peer, message: m.CloseStream) -> None:
         if not self.producer.close(message.id):
@@ -269,10 +265,10 @@ class Executor:
             state = self.actor.concurrency.state_of(id)
             if state is not None:
                 return {**state, "pid": os.getpid()}
-        for position, (_, task) in enumerate(self._queue):
-            if task.id == id:
-                running = self._task_name(current) if current is not None else ""
-                return {"state": "behind", "pid": os.getpid(), "position": position + 1, "running": running}
+        position = self._queue.position(id)
+        if position is not None:
+            running = self._task_name(current) if current is not None else ""
+            return {"state": "behind", "pid": os.getpid(), "position": position + 1, "running": running}
         return {"state": "unknown", "pid": os.getpid()}
 
     def on_control(self, message: m.AnyMessage) -> None:
@@ -291,17 +287,17 @@ class Executor:
         elif isinstance(message, m.LeaveActor):
             self.retire()
         elif isinstance(message, m.CollectEvents):
-            self._send_events(message.request)
+            self._events.send(message.request)
         elif isinstance(message, m.Retire):
             self._runtime._housekeeping()
-            if self._current is None and not self._queue and not self._runtime.table.entries:
+            if self._current is None and not self._queue.waiting and not self._runtime.table.entries:
                 self._retiring = True
             else:
                 self._runtime.send(m.Ready())
 
     def on_owner_dead(self, peer: Peer) -> None:
         """Nobody waits for its tasks any more; the daemon ends this process if it is in one of them."""
-        self._queue = deque(item for item in self._queue if item[0] is not peer)
+        self._queue.forget(peer)
         self._forget_functions(self.functions.remove_all_of(peer.process_id))
         if self.actor is not None and self.actor.concurrency is not None:
             self.actor.concurrency.forget(peer)
@@ -312,6 +308,7 @@ class Executor:
         """Run tasks for ever; the process ends by exit or by signal."""
         self._thread = threading.get_ident()
         signal.signal(CANCEL_SIGNAL, self._on_cancel_signal)
+        interrupt.on_pending = self._interrupt
         wait = self._runtime.loop.wait
         while True:
             wait(self._has_work)
@@ -322,7 +319,7 @@ class Executor:
                 self._leave()
 
     def _has_work(self) -> bool:
-        return bool(self._queue) or self._retiring or self._actor_start is not None
+        return bool(self._queue.waiting) or self._retiring or self._actor_start is not None
 
     def _become_actor(self, start: m.StartActor) -> None:
         self._actor_start = None
@@ -340,44 +337,55 @@ class Executor:
     def _run_queue(self) -> None:
         if self._runtime.loop.dormant:
             self._runtime.loop.stir()
+        runtime = self._runtime
         perf_counter = time.perf_counter
-        outbox = self._outbox
+        outbox, slot = self._outbox, self._slot
+        note = self._events.note
+        execute = self._execute
         flush_s = FLUSH_S if self.actor is None else ACTOR_FLUSH_S
         fn, name = b"", ""
+        timings: dict[bytes, list[Any]] = {}
+        timing: list[Any] | None = None
         end = perf_counter()
-        while self._queue and not self._retiring:
+        queue = self._queue.waiting
+        while queue and not self._retiring:
             try:
-                peer, task = self._queue.popleft()
+                peer, task = queue.popleft()
             except IndexError:
                 break  # recalled by the I/O thread meanwhile
             if outbox:
-                limit = flush_s if self._queue else FLUSH_BEFORE_LAST_S
+                limit = flush_s if queue else FLUSH_BEFORE_LAST_S
                 if self._outbox_owner is not peer or end - self._outbox_since > limit:
                     self.flush()
+                    end = perf_counter()
                 elif not self._watching:
                     self._watch()
+            begin = end  # of the one before: what lies between the two is part of what a task takes
+            id = task.id
             self._owner = peer
             self._current = task
-            self._slot[:] = task.id
-            begin = perf_counter()
-            if self._cancelled_early and task.id in self._cancelled_early:
-                result: Result | None = self.cancelled_result(task.id, began=False)
+            slot[_ALL] = id
+            if self._cancelled_early and id in self._cancelled_early:
+                result: Result | None = self.cancelled_result(id, began=False)
             else:
-                result = self._execute(peer, task)
-            if self._runtime.closed:
+                result = execute(peer, task)
+            if runtime.closed:
                 end_as_a_program(None)
             if self._cancel:
                 # The cancellation came while it ran, even if it ended before the interrupt could be raised in it.
-                if self._cancel == task.id:
-                    result = self.cancelled_result(task.id)
+                if self._cancel == id:
+                    result = self.cancelled_result(id)
                 self._cancel = b""
             end = perf_counter()
             self._current = None
             if task.fn != fn:
                 fn = task.fn
                 name = self.functions.name(fn)
+                timings = {}
             extra = task.extra
-            self._events.append(((extra is not None and extra.name) or name, task.id, begin, end))
+            if extra is not None and extra.max_calls:
+                self._count_call(task.fn, extra.max_calls)
+            note(((extra is not None and extra.name) or name, id, begin, end))
             if result is not None:
                 if not outbox:
                     # Not its end: after a long task the next one is likely to be long too.
@@ -387,22 +395,25 @@ class Executor:
                     self._hand_over(result)
                 else:
                     outbox.append(result)
-            timing = self._timings.get(fn)
+            if timings is not self._timings:  # it is another function, or those so far were sent
+                timings = self._timings
+                timing = timings.get(fn)
             if timing is None:  # in one go: another thread may send it at any moment
-                self._timings[fn] = [1, end - begin]
+                timing = timings[fn] = [1, end - begin]
             else:
                 timing[0] += 1
                 timing[1] += end - begin
-            if extra is not None:
-                self._after(task, extra)
+            if extra is not None and extra.once:
+                self.flush()
+                end = perf_counter()
         self._slot_last[:] = self._slot  # until its result has left, it may be what this process dies of
         self._slot[:] = _NO_TASK
         self._cancelled_early.clear()  # those had ended
         self._ran = True
         flush_output()  # before the results: whoever gets them may end the program at once
         self.flush()
-        if len(self._events) >= EVENTS_MAX // 2:
-            self._send_events(0)
+        if self._events.are_many:
+            self._events.send()
 
     def _hand_over(self, result: Result) -> None:
         """To the outbox, with the references inside it."""
@@ -410,13 +421,12 @@ class Executor:
             self._outbox.append(result)
             self._outbox_refs += self._result_refs.pop(result.id, ())
 
-    def _after(self, task: Task, extra: Extra) -> None:
-        if extra.once:
-            self.flush()
-        if extra.max_calls:
-            self._calls[task.fn] = self._calls.get(task.fn, 0) + 1
-            if self._calls[task.fn] >= extra.max_calls:
-                self._retiring = True
+    def _count_call(self, fn: bytes, max_calls: int) -> None:
+        """Before the result leaves: who gets that may give this worker back, and the daemon must not lend it again."""
+        self._calls[fn] = self._calls.get(fn, 0) + 1
+        if self._calls[fn] >= max_calls:
+            self._retiring = True
+            self._runtime.send(m.Retire())
 
     def _leave(self) -> None:
         """Give back what did not start, stay as long as others hold references to what this process owns, exit."""
@@ -428,7 +438,7 @@ class Executor:
             else:
                 for peer in runtime.peers.all():
                     peer.send(m.Returned([], leaving=True))
-        self._send_events(0)
+        self._events.send()
         if self.actor is not None:
             self.actor.say_farewell()
         runtime.loop.wait(lambda: not any(entry.borrowers for entry in list(runtime.table.entries.values())))
@@ -438,8 +448,7 @@ class Executor:
         """Run one task to its result."""
         try:
             extra = task.extra
-            context = self._runtime.context
-            context.enter(task.id, task.fn, task.depth + 1, extra.attempt if extra is not None else 0)
+            self._runtime.context.enter(task, extra.attempt if extra is not None else 0)
             function = self._loaded(task.fn) or self.functions.load(task.fn)
             if extra is None:
                 value = function(*deserialize(task.args)) if task.args else function()
@@ -469,6 +478,8 @@ class Executor:
             return self.failed(peer, task, error)
 
     def failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
+        if type(error) is _Miscounted:
+            error = ValueError(str(error))  # without a traceback: only our own frames would be in it
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
         if refs:
@@ -503,7 +514,7 @@ class Executor:
 
     def note(self, task: Task, begin: float) -> None:
         """For the timeline."""
-        self._events.append((self._task_name(task), task.id, begin, time.perf_counter()))
+        self._events.note((self._task_name(task), task.id, begin, time.perf_counter()))
         self._ran = True
 
     def release_result_refs(self, id: bytes) -> None:
@@ -540,7 +551,7 @@ class Executor:
         values = list(value) if isinstance(value, (tuple, list)) or inspect.isgenerator(value) else None
         if values is None or len(values) != num_returns:
             got = f"{len(values)} values" if values is not None else f"a {type(value).__name__}"
-            raise ValueError(
+            raise _Miscounted(
                 f"{self.task_name()} has num_returns={num_returns}, so it must return a tuple or list of that many "
                 f"values; it returned {got}."
             )
@@ -649,36 +660,22 @@ class Executor:
 
     def _give_back(self, *, blocked: bool = False, leaving: bool = False) -> None:
         """Tasks that have not started go back to their owner, who is told that no more are welcome."""
-        ids = [task.id for _, task in self._queue]
-        self._queue.clear()
+        ids = self._queue.recall_all()
         if self._owner is not None:
             self._owner.send(m.Returned(ids, blocked, leaving))
-
-    # -- events
-    # ---------------------------------------------------------------------------------------------------------
-
-    def _send_events(self, request: int) -> None:
-        self._events_sent = time.monotonic()
-        popleft = self._events.popleft
-        events = []
-        with contextlib.suppress(IndexError):  # another thread sends them too
-            while True:
-                events.append(popleft())
-        self._runtime.send(m.Events(request, len(events), m.encode_events(events), self._epoch))
 
     def tick(self) -> bool:
         """Housekeeping; whether there is reason to come again."""
         flush_output()
         if self._current is None:
-            if self._events and time.monotonic() > self._events_sent + EVENTS_PERIOD_S:
-                self._send_events(0)
+            self._events.send_old()
             if self._forgot or (self._ran and (self._runtime.table.borrows or self._runtime.store.pinned)):
                 # A task may have left references in cycles; nobody should have to wait for the collector's own pace.
                 gc.collect()
                 self._ran = self._forgot = False
                 return True  # what was dropped is to be seen to
             self._ran = False
-        return self._current is not None or bool(self._queue) or bool(self._events)
+        return self._current is not None or bool(self._queue.waiting) or bool(self._events.unsent)
 
 
 def visible_gpus() -> list[int]:
@@ -688,6 +685,7 @@ def visible_gpus() -> list[int]:
 
 
 _NO_TASK = bytes(SLOT_TASK_BYTES)
+_ALL = slice(None)  # made once: it is needed for every task
 #: Functions of ours that call user code: an exception there is an exception of the task.
 _RUNS_USER_CODE = frozenset({"_execute", "stream", "dynamic", "split"})
 

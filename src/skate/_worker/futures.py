@@ -6,6 +6,7 @@ A value is unpickled, which may run user code, so a handler must not do it: a th
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from skate._object_ref import ObjectRef
@@ -14,13 +15,29 @@ if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
 
+class _FutureInTask(Future[Any]):
+    """Of a worker: a task that waits for it gives its CPU back, as with `get`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self._runtime = runtime
+
+    def result(self, timeout: float | None = None) -> Any:
+        with self._runtime.blocking() if not self.done() else nullcontext():
+            return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        with self._runtime.blocking() if not self.done() else nullcontext():
+            return super().exception(timeout)
+
+
 class Futures:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._pool: Any = None
 
     def future(self, ref: ObjectRef[Any]) -> Future[Any]:
-        future: Future[Any] = Future()
+        future: Future[Any] = Future() if self._runtime.executor is None else _FutureInTask(self._runtime)
 
         def settle() -> None:
             try:
@@ -60,11 +77,8 @@ class Futures:
                     loop.call_soon_threadsafe(arrived.set)
 
             runtime.when_ready(ref, tell)
-            if runtime.executor is None:
+            with runtime.blocking():
                 await arrived.wait()
-            else:
-                with runtime.executor.blocking():
-                    await arrived.wait()
         return runtime.get([ref], None)[0]
 
     def close(self) -> None:

@@ -8,7 +8,11 @@ once.
 
 The conditions of `threading`, and all that is made of them (events, queues, futures), are no better protected: raised
 while a wait takes its lock back, an exception leaves a `with` block that then releases a lock that it does not hold.
-There, too, the interrupt is put off, though not for long: a thread that stays in there hangs, and should be freed.
+There, too, the interrupt is put off, though not for long: a thread that stays in there hangs, and should be freed. And
+in a finalizer, which would swallow it.
+
+A program that calls the API all the time may be inside of it whenever a signal comes: so what was put off is raised at
+the beginning of the next call, too. Tasks that are cancelled are interrupted in the same way.
 """
 
 from __future__ import annotations
@@ -41,13 +45,21 @@ _previous: Any = None
 pending = False
 
 
+def _raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+#: What is done then. A worker has its own: there it is the cancellation of a task that was put off.
+on_pending: Callable[[], None] = _raise_interrupt
+
+
 def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -> bool:
     """Whether an exception raised here leaves the runtime, and Python's locks, whole.
 
     `also` names further functions of the runtime in which it does.
     """
     global _tries
-    if any(map(_is_locking, _stack(frame))) and _tries < LOCKING_TRIES_MAX:
+    if any(map(_is_no_place, _stack(frame))) and _tries < LOCKING_TRIES_MAX:
         _tries += 1
         return False
     _tries = 0
@@ -67,8 +79,11 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_locking(frame: FrameType) -> bool:
+def _is_no_place(frame: FrameType) -> bool:
+    """Takes or releases a lock, or is a finalizer."""
     code = frame.f_code
+    if code.co_name == "__del__":
+        return True
     if code.co_filename != threading.__file__:
         return False
     if code.co_name == "wait" and "waiter" in frame.f_locals:
@@ -107,7 +122,7 @@ def raise_pending() -> None:
     global pending
     if pending and threading.current_thread() is threading.main_thread():
         pending = False
-        raise KeyboardInterrupt
+        on_pending()
 
 
 def protect_from_interrupts() -> None:

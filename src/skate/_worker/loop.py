@@ -3,7 +3,8 @@
 Handing a message from one thread to another is the largest cost of a synchronous call, so the thread that waits is the
 thread that reads. All sockets are in an inner epoll. The I/O thread sleeps on an outer epoll that holds the inner one,
 one-shot. A thread that waits disarms it there (one system call, however many sockets), polls the inner one itself and
-arms it again at the end. The I/O thread wakes only when something arrives while nobody waits, and for timers.
+arms it again at the end. The I/O thread wakes only when something arrives while nobody waits, and for timers; while a
+thread submits task after task, only now and then (`linger`).
 
     socket ──┐                      ┌── wait(): the waiting thread, while it has nothing else to do
     socket ──┼── inner epoll ───────┤
@@ -39,6 +40,10 @@ SHORT_WAIT_S = 300e-6
 #: Period of the housekeeping call while there is anything to keep house for.
 TICK_S = 0.25
 TICKS_BEFORE_SLEEP = 4
+#: How long what arrives may wait while a thread submits one task after the other.
+LINGER_S = 0.005
+#: Reads of all sockets in a row then: a burst of large results must not wait for a time each.
+LATE_READS_MAX = 64
 STOP_TIMEOUT_S = 2.0
 
 Handler = Callable[[Channel, list[AnyMessage]], None]
@@ -79,7 +84,14 @@ class Loop:
         #: True while the I/O thread sleeps without ticking; whoever creates work must call `stir`.
         self.dormant = False
         self._stopping = False
+        #: What arrives is read every LINGER_S, by a timer.
+        self._lingering = False
+        self._late_timer = False
+        #: Somebody has submitted tasks since it was last read.
+        self._submitting = False
         self._recent_wait_s = 1e-3
+        #: Called in the I/O thread when that cannot go on.
+        self.on_failure: Callable[[Exception], None] = lambda error: None
         self._thread = threading.Thread(target=self._run, name="skate-io", daemon=True)
 
     def start(self) -> None:
@@ -122,14 +134,15 @@ class Loop:
         if self._reading.acquire(blocking=False):
             self._reader = threading.get_ident()
             try:
-                self._outer.modify(self._inner.fileno(), 0)
+                self._watch(0)
                 reached = self._read_until(ready, begin, deadline)
             finally:
                 # Released before it is armed: otherwise the I/O thread could use up the event and find us still
                 # reading.
                 self._reader = 0
+                self._lingering = False
                 self._reading.release()
-                self._arm()
+                self._watch(ARMED)
                 if self._sleepers:
                     self._notify()
         else:
@@ -137,9 +150,10 @@ class Loop:
         self._recent_wait_s += 0.2 * (min(time.monotonic() - begin, 1e-3) - self._recent_wait_s)
         return reached
 
-    def _arm(self) -> None:
+    def _watch(self, events: int) -> None:
+        """ARMED: the I/O thread is to read the next time that something arrives; 0: it is not."""
         try:
-            self._outer.modify(self._inner.fileno(), ARMED)
+            self._outer.modify(self._inner.fileno(), events)
         except (OSError, ValueError):
             if not self._stopping:  # otherwise it was closed meanwhile
                 raise
@@ -239,8 +253,50 @@ class Loop:
         """Call `action` in the I/O thread, with `lock` held, at `when` (monotonic)."""
         with self.lock:
             heapq.heappush(self._timers, (when, next(self._timer_numbers), action))
-        if when < self._wake_at or self.dormant:
+            sooner = when < self._wake_at
+        if sooner or self.dormant:
             self.stir()
+
+    def linger(self) -> None:
+        """A thread submits one task after the other, and nobody waits: what arrives is read every LINGER_S.
+
+        If the I/O thread woke for each message, the two would fight for the interpreter lock, which the one lets go of
+        whenever it sends something; a task then cost a third more. With the lock held.
+        """
+        self._submitting = True
+        if not self._lingering and not self._sleepers and not self._reading.locked():
+            self._lingering = True
+            self._watch(0)
+            if not self._late_timer:
+                self._read_later()
+
+    def linger_no_more(self) -> None:
+        """Somebody wants to know at once what arrives."""
+        if self._lingering:
+            with self.lock:
+                self._lingering = False
+                self._watch(ARMED)
+
+    def _read_later(self) -> None:
+        self._late_timer = True
+        self.call_at(time.monotonic() + LINGER_S, self._read_late)
+
+    def _read_late(self) -> None:
+        self._late_timer = False
+        if not self._lingering or not self._submitting or self._sleepers:
+            # Armed in any case: whoever ended the lingering may have done so just before `linger` disarmed.
+            self._lingering = False
+            self._watch(ARMED)
+            return
+        self._submitting = False
+        self._read_later()
+        if self._reading.acquire(blocking=False):
+            try:
+                for _ in range(LATE_READS_MAX):
+                    if not self._poll(0):
+                        break
+            finally:
+                self._reading.release()
 
     def stir(self) -> None:
         """Wake the I/O thread: there is something new to look after."""
@@ -248,6 +304,12 @@ class Loop:
         os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
+        try:
+            self._read_for_ever()
+        except Exception as error:  # noqa: BLE001 - a bug of ours; without this thread much would wait for ever
+            self.on_failure(error)
+
+    def _read_for_ever(self) -> None:
         while not self._stopping:
             timeout = self._timeout()
             events = self._outer.poll(timeout)
@@ -265,7 +327,7 @@ class Loop:
                     self._poll(0)
                     # While others wait for what they cannot read themselves, go on without a round through the outer
                     # epoll.
-                    if not self._stopping:
+                    if not self._stopping and not self._lingering:
                         self._outer.modify(self._inner.fileno(), ARMED)
                 finally:
                     self._reading.release()
@@ -284,8 +346,10 @@ class Loop:
                 return -1
             self.dormant = False
             self._tick_at = now + TICK_S
-        # The next tick stays where it is while messages arrive: they may do so for ever.
-        self._wake_at = min(self._tick_at, self._timers[0][0]) if self._timers else self._tick_at
+        # The next tick stays where it is while messages arrive: they may do so for ever. With the lock: a timer that is
+        # set at this moment must not be compared with a time that is past.
+        with self.lock:
+            self._wake_at = min(self._tick_at, self._timers[0][0]) if self._timers else self._tick_at
         return max(0.0, self._wake_at - now)
 
     def _run_timers(self) -> None:

@@ -6,6 +6,7 @@ It builds the parts, connects them, and offers what the public API needs: submit
                              ├── Actors      actors that we have handles to, and calls to them
                              ├── Borrowing   references that travel
                              ├── Streams     generators that we consume
+                             ├── Values      get, wait
                              ├── StoreClient shared memory
                              ├── Peers       direct channels
                              ├── Executor    tasks that we run (workers only)
@@ -17,29 +18,27 @@ Serialising and deserialising user values happens outside it.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import socket
+import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from skate._core.copies import Copies
-from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
-from skate._core.ownership import Entry, FailureWatch, ObjectTable, Stored
-from skate._core.task import Failure, Job, Task
+from skate._core.ownership import Entry, ObjectTable
+from skate._core.task import Job, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions, captured
 from skate._serialize import private
-from skate._serialize.failures import error_of, failure_of
+from skate._serialize.failures import failure_of
 from skate._serialize.values import (
     INLINE_BYTES_MAX,
-    NONE,
     Serialized,
-    deserialize,
     is_scalar,
     serialize,
     serialize_scalar,
@@ -62,10 +61,11 @@ from skate._worker.loop import Loop
 from skate._worker.peers import Myself, Peer, Peers
 from skate._worker.requests import Requests
 from skate._worker.streams import Streams
-from skate._worker.submit import Submitter
+from skate._worker.submit import COLLECT_MAX, Submitter
 from skate._worker.subscriptions import Subscriptions
-from skate._worker.surroundings import take_up
-from skate.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError
+from skate._worker.surroundings import inherited_env, take_up
+from skate._worker.values import Values
+from skate.exceptions import InternalError, NodeDiedError
 
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
 GOODBYE_S = 2.0
@@ -74,6 +74,7 @@ LAST_LINES_S = 10.0
 #: shared memory always does, to have that of the dropped ones.
 DROPPED_MAX = 256
 LARGE_DROPPED_MAX = 8
+_NOT_IN_A_TASK = nullcontext()
 
 
 class Runtime:
@@ -85,6 +86,7 @@ class Runtime:
         self.is_driver = slot is None
         self.table = ObjectTable()
         self.loop = Loop(self._handle, self._on_closed, self._tick)
+        self.loop.on_failure = self._on_failure
         self.lock = self.loop.lock
         self._control = Channel(control, carries_fds=True, name="daemon")
         self._seals = Seals(self._control.send)
@@ -117,22 +119,27 @@ class Runtime:
         self.requests = Requests(self)
         self.request = self.requests.request
         self.ask = self.requests.ask
-        #: Set when the node daemon is gone: nothing works any more, and this says why.
-        self.broken: NodeDiedError | None = None
+        #: Set when the node daemon is gone, or a bug has ended the I/O thread: nothing works any more, and that is why.
+        self.broken: NodeDiedError | InternalError | None = None
         self.closed = False
+        #: Nothing is left to be closed.
+        self._torn_down = False
         #: How the daemon ended, if that is known: the driver that started it can tell.
         self.daemon_exit_code: Callable[[], int | None] = lambda: None
         self.on_logs: Callable[[list[m.Line]], None] = lambda lines: None
         self._said_goodbye = False
+        self._keeping_house = False
         #: The node goes on without this driver.
         self.node_stays = False
         #: Messages with lines that workers printed.
         self._logs_heard = 0
+        self.values = Values(self)
+        self.get, self.wait, self.when_ready = self.values.get, self.values.wait, self.values.when_ready
         self.futures = Futures(self)
         #: What `init` was told that concerns the whole job.
         self.settings: dict[str, Any] = {}
         #: Variables that the tasks of this process are given, because it was started with them.
-        self._inherited_env: dict[str, str] = json.loads(os.environ.get(ENVIRONMENT_VARIABLE, "{}"))
+        self._inherited_env = inherited_env()
         self._handlers: dict[type, Callable[[Peer, Any], None]] = {
             m.Results: self._on_results,
             m.Returned: self._on_returned,
@@ -178,13 +185,18 @@ class Runtime:
         self._welcomed = True
 
     def close(self) -> None:
-        """End the runtime of a driver: the daemon kills the workers, brings the last log lines and exits."""
-        if self.closed:
+        """End the runtime of a driver: the daemon kills the workers, brings the last log lines and exits.
+
+        May be called again if Ctrl-C has ended the wait for those lines, and does the rest then. Called from `_api`,
+        everything but that wait is done before an interrupt is raised.
+        """
+        if self._torn_down:
             return
-        self.closed = True
-        if not self.broken:
-            self.send(m.Shutdown())
-            self._wait_for_goodbye()
+        if not self.closed:
+            self.closed = True
+            if not self.broken:
+                self.send(m.Shutdown())
+                self._wait_for_goodbye()
         self.arguments.forget_all()
         with self.lock:
             self._fail_pending(NodeDiedError("skate.shutdown() was called before the task had ended."))
@@ -192,6 +204,7 @@ class Runtime:
                 entry.call = entry.task = entry.pending = entry.waiters = None
         self.futures.close()
         self.loop.stop()
+        self._torn_down = True
         if self._welcomed:
             self.store.close()
             if private.arena is not None:
@@ -209,7 +222,7 @@ class Runtime:
 
     def abandon(self) -> None:
         """In a forked child: this runtime is the parent's."""
-        self.closed = True
+        self.closed = self._torn_down = True
         self.loop.abandon()
         if private.arena is not None:
             private.arena.close()
@@ -318,6 +331,22 @@ class Runtime:
             os._exit(1)  # a worker without its daemon has nobody to work for
         self._fail_pending(self.broken)
 
+    def _on_failure(self, error: Exception) -> None:
+        """The I/O thread has met a bug: who waits is told, and a worker ends, so that its tasks can run elsewhere."""
+        if self.closed:
+            return
+        import traceback
+
+        detail = "".join(traceback.format_exception(error))
+        if not self.is_driver:
+            sys.stderr.write(f"skate: a worker ends because of a bug in Skate.\n{detail}")
+            sys.stderr.flush()
+            os._exit(1)
+        with self.lock:
+            self.broken = InternalError(detail=detail)
+            self._fail_pending(self.broken)
+        self.loop.notify()
+
     def _fail_pending(self, error: BaseException) -> None:
         self.subscriptions.on_end()
         pending = [(id, entry) for id, entry in self.table.entries.items() if entry.value is None]
@@ -343,19 +372,25 @@ class Runtime:
 
     def _housekeeping(self) -> None:
         """Act on references that were dropped and objects that became free. With the lock held."""
-        table = self.table
-        if dropped:
-            count = len(dropped)
-            popleft = dropped.popleft
-            table.drop([popleft() for _ in range(count)])
-        self.streams.drain()
-        freed = table.take_freed()
-        if freed:
-            self._let_go(freed)
-        if self._welcomed and not self.closed:
-            self.store.drain()
-        if self.functions.retired:
-            self._undefine(self.functions.take_retired())
+        if self._keeping_house:  # this is a finalizer, which has interrupted just that
+            return
+        self._keeping_house = True
+        try:
+            table = self.table
+            if dropped:
+                count = len(dropped)
+                popleft = dropped.popleft
+                table.drop([popleft() for _ in range(count)])
+            self.streams.drain()
+            freed = table.take_freed()
+            if freed:
+                self._let_go(freed)
+            if self._welcomed and not self.closed:
+                self.store.drain()
+            if self.functions.retired:
+                self._undefine(self.functions.take_retired())
+        finally:
+            self._keeping_house = False
 
     def _let_go(self, freed: list[tuple[bytes, Entry]]) -> None:
         stored = []
@@ -492,12 +527,14 @@ class Runtime:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""
         if kwargs or not call.plain:
             return self.arguments.submit(call, args, kwargs)
-        for value in args:
-            if not is_scalar(value):
+        payload = b""
+        if args:
+            for value in args:
+                if not is_scalar(value):
+                    return self.arguments.submit(call, args, kwargs)
+            payload = serialize_scalar(args)
+            if len(payload) > INLINE_BYTES_MAX:
                 return self.arguments.submit(call, args, kwargs)
-        payload = serialize_scalar(args) if args else b""
-        if len(payload) > INLINE_BYTES_MAX:
-            return self.arguments.submit(call, args, kwargs)
         context = self.context
         submitter = self.submitter
         with self.lock:
@@ -512,145 +549,26 @@ class Runtime:
             queue.append(task)
             submitter.submitted += 1
             if cls.idle or len(queue) >= cls.push_at:
+                if len(queue) >= COLLECT_MAX:
+                    self.loop.linger()
                 submitter.push(cls)
         if self.loop.dormant:
             self.loop.stir()
         return ObjectRef(id, self.process_id)
 
-    # -- get ----------------------------------------------------------------------------------------------------
-
-    def get(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Any]:
-        """The values, in order; raises an error among them as soon as there is one."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        out: list[Any] = []
-        append = out.append
-        stored: list[tuple[int, bytes, int]] = []
-        for value in self._wait_for_all(refs, timeout):
-            if type(value) is bytes:
-                append(None if value == NONE else deserialize(value))
-            elif type(value) is int:
-                stored.append((len(out), refs[len(out)]._id, value))
-                append(None)
-            else:
-                assert isinstance(value, Failure)
-                raise error_of(value)
-        if stored:
-            try:
-                views = self.store.views([(id, place) for _, id, place in stored], deadline if timeout else None)
-            except TimeoutError:
-                raise GetTimeoutError(
-                    timeout_s=timeout,
-                    pending=len(stored),
-                    total=len(refs),
-                    reasons=["their values are on disk, and there is no room in memory to bring them back"],
-                ) from None
-            if self.in_cluster:
-                with self.lock:
-                    self.copies.learn([(id, place) for _, id, place in stored], node_of(self.process_id))
-            for (position, id, _), view in zip(stored, views, strict=True):
-                if view is None:
-                    raise self.borrowing.loss_of(id, refs[position]._owner)
-                out[position] = deserialize(view)
-        return out
-
-    def _wait_for_all(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Stored]:
-        """What is known of each once it is there; up to an error only, as soon as there is one."""
-        entries = self.table.entries
-        values: list[Stored] = []
-        append = values.append
-        left = iter(refs)
-        ref = next(left, None)
-        errors = FailureWatch(self.table, lambda: [ref._id for ref in refs]) if len(refs) > 1 else None
-
-        def ready() -> bool:
-            nonlocal ref
-            try:
-                while ref is not None:
-                    value = entries[ref._id].value
-                    if value is None:
-                        if errors is None or (error := errors.found()) is None:
-                            return False
-                        values[:] = [error]
-                        return True
-                    append(value)
-                    if type(value) is Failure:
-                        return True
-                    ref = next(left, None)
-            except KeyError:
-                assert ref is not None
-                raise ObjectLostError(object_id=ref.hex()) from None
-            return True
-
-        if not ready():
-            self._fetch_missing(refs)
-            if not self.block_until(ready, timeout):
-                from skate._worker.why import explain_timeout
-
-                missing = sum(1 for ref in refs if entries[ref._id].value is None)
-                reasons = explain_timeout(self, refs, timeout or 0.0)
-                raise GetTimeoutError(timeout_s=timeout, pending=missing, total=len(refs), reasons=reasons)
-        return values
-
-    def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
-        """Ask the owners of borrowed objects for their values."""
-        me = self.process_id
-        if any(ref._owner != me for ref in refs):
-            with self.lock:
-                for ref in refs:
-                    entry = self.table.entries.get(ref._id)
-                    if entry is not None and entry.owner and entry.value is None:
-                        self.borrowing.fetch(ref._id, entry)
+    # -- waiting --------------------------------------------------------------------------------------------------
 
     def block_until(self, ready: Callable[[], object], timeout: float | None) -> bool:
-        """Wait; a task that waits gives its CPU back meanwhile."""
+        """False if the time was over first."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self.executor is None or (timeout is not None and timeout <= 0):
+        if timeout is not None and timeout <= 0:
             return self.loop.wait(ready, deadline)
-        with self.executor.blocking():
+        with self.blocking():
             return self.loop.wait(ready, deadline)
 
-    def wait(
-        self, refs: Sequence[ObjectRef[Any]], num_returns: int, timeout: float | None
-    ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
-        entries = self.table.entries
-        # A generator is ready when its next item is, or its end.
-        streams = {ref._id: self.streams.get(ref._id) for ref in refs if type(ref) is not ObjectRef}
-        self._fetch_missing([ref for ref in refs if ref._id not in streams] if streams else refs)
-        unready = list(refs)
-        found: list[bytes] = []
-
-        def ready() -> bool:
-            nonlocal unready
-            still = []
-            for ref in unready:
-                entry = entries.get(ref._id)
-                if (
-                    entry is None
-                    or entry.value is not None
-                    or (streams and (stream := streams.get(ref._id)) is not None and stream.has_news)
-                ):
-                    found.append(ref._id)
-                else:
-                    still.append(ref)
-            unready = still
-            return len(found) >= num_returns
-
-        self.block_until(ready, timeout)
-        chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
-        return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
-
-    # -- for futures and event loops --------------------------------------------------------------------------------
-
-    def when_ready(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
-        """Call back once the value (or error) is there; from any thread, so it must be quick and must not raise."""
-        with self.lock:
-            entry = self.table.entries.get(ref._id)
-            if entry is None or entry.value is not None:
-                callback()
-                return
-            self.table.when_resolved(entry, lambda id, entry: callback())
-            if entry.owner:
-                self.borrowing.fetch(ref._id, entry)
+    def blocking(self) -> AbstractContextManager[None]:
+        """Around a wait of user code: a task that waits gives its CPU back meanwhile."""
+        return self.executor.blocking() if self.executor is not None else _NOT_IN_A_TASK
 
     # -- cancel ---------------------------------------------------------------------------------------------------
 

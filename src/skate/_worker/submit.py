@@ -13,6 +13,7 @@ Every method is called with the runtime's lock held, and none blocks.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -257,7 +258,7 @@ class Submitter:
         lease.load_s = 0.0
         if lease.blocked:
             return
-        if lease.closing or self._is_far(lease):
+        if lease.closing or self._is_far(lease) or (lease.cls.where is not None and self._has_had_turn(lease.cls)):
             self._return(lease)
             return
         lease.idle_since = time.monotonic()
@@ -275,6 +276,12 @@ class Submitter:
             return False
         here = node_of(lease.peer.process_id)
         return not any(here in nodes for _, nodes in inputs)
+
+    def _has_had_turn(self, cls: SchedulingClass) -> bool:
+        """Its only lease ran what there was to be spread, so the next task goes to another node. A burst has several
+        leases, and keeps them for the next one."""
+        assert cls.where is not None
+        return cls.where.spread and not cls.queue and len(cls.leases) == 1 and cls.cap != 1 and self._runtime.in_cluster
 
     def _return(self, lease: Lease) -> None:
         self._forget(lease)
@@ -504,7 +511,7 @@ class Submitter:
         # A worker that leaves runs nothing more, not even what was sent while it said so.
         ids = list(lease.inflight) if message.leaving else message.ids
         tasks = [task for id in ids if (task := lease.inflight.pop(id, None)) is not None]
-        lease.cls.queue.extendleft(reversed(tasks))
+        self._requeue(lease.cls, tasks)
         if message.leaving:
             self._return(lease)
         elif lease.inflight:
@@ -571,8 +578,17 @@ class Submitter:
                 again.append(task)
             else:
                 self.fail(id, entry, self._crash_error(entry, gone))
-        lease.cls.queue.extendleft(reversed(again))
+        self._requeue(lease.cls, again)
         self.push(lease.cls)
+
+    def _requeue(self, cls: SchedulingClass, tasks: list[Task]) -> None:
+        """They come first. One that was cancelled on its way to a worker that did not begin it ends here."""
+        for task in reversed(tasks):
+            entry = self._table.entries[task.id]
+            if entry.pending is not None and entry.pending.cancelled:
+                self.fail(task.id, entry, TaskCancelledError(task_name=entry.call.name))
+            else:
+                cls.queue.appendleft(task)
 
     def _crash_error(self, entry: Entry, gone: PeerGone) -> Exception:
         used = entry.pending.retries if entry.pending is not None else 0
@@ -597,6 +613,7 @@ class Submitter:
             stderr_tail=gone.stderr,
             retries_used=used,
             max_retries=entry.call.max_retries,
+            reason=gone.reason if code == -signal.SIGKILL else "",  # otherwise it ended before it was killed
         )
 
     # -- cancelling ---------------------------------------------------------------------------------------------------

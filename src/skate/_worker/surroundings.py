@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable
 
+from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.task import Job
 
 #: The module search path that all processes of the program have.
@@ -38,6 +40,12 @@ def _can_be_told(path: str) -> bool:
     return True
 
 
+def inherited_env() -> dict[str, str]:
+    """Variables that a process was started with because its `runtime_env` has them."""
+    variables: dict[str, str] = json.loads(os.environ.get(ENVIRONMENT_VARIABLE, "{}"))
+    return variables
+
+
 def set_job_path(path: Iterable[str]) -> None:
     job_path.clear()
     job_path.update(path)
@@ -46,7 +54,8 @@ def set_job_path(path: Iterable[str]) -> None:
 def take_up(job: Job) -> None:
     """In a worker, before it works for anybody; it works for no other program, though the driver may be gone later.
 
-    What its own interpreter needs comes last: that of the driver may be elsewhere.
+    The PYTHONPATH of its `runtime_env` comes first. What its own interpreter needs comes last: the driver's may be
+    elsewhere.
     """
     global _program
     if _program == job.program:
@@ -55,7 +64,8 @@ def take_up(job: Job) -> None:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     installed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
     own = [path for path in sys.path if path == package or path.startswith(installed)]
-    sys.path[:] = [*job.sys_path, *(path for path in own if path not in job.sys_path)]
+    first = [path for path in inherited_env().get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = dict.fromkeys([*first, *job.sys_path, *own])
     set_job_path(job.sys_path)
     if job.cwd:
         try:

@@ -10,6 +10,7 @@ from skate._core import actors as core
 from skate._core.ids import FIRST_RETURN, short
 from skate._core.ownership import Entry
 from skate._core.placement import Where
+from skate._core.policy_memory import format_bytes
 from skate._core.resources import GROUP, group_of
 from skate._core.task import Failure
 from skate._wire.messages import AskRef, AskTask
@@ -89,7 +90,7 @@ def explain_locally(runtime: Runtime, id: bytes) -> str:
     needs = _needs(cls.resources)
     if needs and not runtime.in_cluster and not group_of(cls.resources):  # the rest had to be asked for
         total = runtime.welcome.resources
-        needs += f"; the machine has {', '.join(f'{total.get(kind, 0):g} {kind}' for kind in cls.resources)}"
+        needs += f"; the machine has {', '.join(_amount(kind, total.get(kind, 0)) for kind in cls.resources)}"
     return f"{name} waits for a worker{_wanted(cls.where)}" + (f": it needs {needs}" if needs else "")
 
 
@@ -156,11 +157,21 @@ def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
     if group:
         return f"{name} waits for a worker: it needs {needs}{ahead}."
     if lacking:
-        has = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in lacking)
+        has = ", ".join(_amount(kind, total.get(kind, 0)) for kind in lacking)
         return f"{name} needs {needs}, and {_whole(runtime)} has {has}: it can never run here."
-    has = ", ".join(f"{max(free.get(kind, 0), 0):g} of {total.get(kind, 0):g} {kind}" for kind in cls.resources)
+    has = ", ".join(
+        f"{_number(kind, max(free.get(kind, 0), 0))} of {_amount(kind, total.get(kind, 0))}" for kind in cls.resources
+    )
     where = _wanted(cls.where)
     return f"{name} waits for a worker{where}: it needs {needs}{ahead}; free now: {has or 'anything'}."
+
+
+def _amount(kind: str, amount: float) -> str:
+    return f"{_number(kind, amount)} {kind}"
+
+
+def _number(kind: str, amount: float) -> str:
+    return format_bytes(int(amount)) if kind.endswith("memory") else f"{amount:g}"
 
 
 def _needs(resources: Mapping[str, float]) -> str:
@@ -169,7 +180,7 @@ def _needs(resources: Mapping[str, float]) -> str:
     amounts = {kind.partition(GROUP)[0]: amount for kind, amount in resources.items()}
     if group:
         del amounts["bundle"]
-    text = ", ".join(f"{amount:g} {kind}" for kind, amount in amounts.items())
+    text = ", ".join(_amount(kind, amount) for kind, amount in amounts.items())
     return f"{text or 'a place'} in the placement group {group.hex()}" if group else text
 
 
@@ -234,7 +245,7 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
         if amount > demands["total"].get(kind, 0.0)
     }
     if lacking:
-        has = ", ".join(f"{amount:g} {kind}" for kind, amount in lacking.items())
+        has = ", ".join(_amount(kind, amount) for kind, amount in lacking.items())
         scope = _whole(runtime)
         return f"{name} waits for the actor {link.name}, which needs {needs}; {scope} has {has}: it can never run."
     return f"{name} waits for the actor {link.name} {again}: it needs {needs}, and waits for {demand['waits_for']}."

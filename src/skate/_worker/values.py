@@ -1,0 +1,170 @@
+"""Waiting for values: `get`, `wait`, and a word when one is there.
+
+Called without the lock. Whoever waits reads the sockets itself (`loop.py`), and looks at the object table in between;
+what lies in shared memory is mapped, and what is pickled is loaded, in the thread that asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from skate._core.ids import node_of
+from skate._core.ownership import FailureWatch, Stored
+from skate._core.task import Failure
+from skate._object_ref import ObjectRef
+from skate._serialize.failures import error_of
+from skate._serialize.values import NONE, deserialize
+from skate.exceptions import GetTimeoutError, ObjectLostError
+
+if TYPE_CHECKING:
+    from skate._worker.runtime import Runtime
+
+
+#: Of a reference that this process has and knows nothing of.
+UNKNOWN = "it is of an earlier session of this program, which skate.shutdown() ended."
+
+
+class Values:
+    """The values of references, as this process comes by them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def get(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Any]:
+        """The values, in order; raises an error among them as soon as there is one."""
+        runtime = self._runtime
+        deadline = None if timeout is None else time.monotonic() + timeout
+        out: list[Any] = []
+        append = out.append
+        stored: list[tuple[int, bytes, int]] = []
+        for value in self._wait_for_all(refs, timeout):
+            if type(value) is bytes:
+                append(None if value == NONE else deserialize(value))
+            elif type(value) is int:
+                stored.append((len(out), refs[len(out)]._id, value))
+                append(None)
+            else:
+                assert isinstance(value, Failure)
+                raise error_of(value)
+        if stored:
+            try:
+                views = runtime.store.views([(id, place) for _, id, place in stored], deadline if timeout else None)
+            except TimeoutError:
+                raise GetTimeoutError(
+                    timeout_s=timeout,
+                    pending=len(stored),
+                    total=len(refs),
+                    reasons=["their values are on disk, and there is no room in memory to bring them back"],
+                ) from None
+            if runtime.in_cluster:
+                with runtime.lock:
+                    runtime.copies.learn([(id, place) for _, id, place in stored], node_of(runtime.process_id))
+            for (position, id, _), view in zip(stored, views, strict=True):
+                if view is None:
+                    raise runtime.borrowing.loss_of(id, refs[position]._owner)
+                out[position] = deserialize(view)
+        return out
+
+    def _wait_for_all(self, refs: Sequence[ObjectRef[Any]], timeout: float | None) -> list[Stored]:
+        """What is known of each once it is there; up to an error only, as soon as there is one."""
+        runtime = self._runtime
+        entries = runtime.table.entries
+        values: list[Stored] = []
+        append = values.append
+        left = iter(refs)
+        #: The one that was not there when it was last looked at.
+        missing: ObjectRef[Any] | None = None
+        errors = FailureWatch(runtime.table, lambda: [ref._id for ref in refs]) if len(refs) > 1 else None
+
+        def ready() -> bool:
+            nonlocal missing
+            try:
+                if missing is not None:
+                    value = entries[missing._id].value
+                    if value is None:
+                        return failed()
+                    append(value)
+                    missing = None
+                for ref in left:
+                    value = entries[ref._id].value
+                    if value is None:
+                        missing = ref
+                        return failed()
+                    append(value)
+            except KeyError as error:
+                raise ObjectLostError(object_id=error.args[0].hex(), reason=UNKNOWN) from None
+            return True
+
+        def failed() -> bool:
+            error = errors.found() if errors is not None else None
+            if error is None:
+                return False
+            values[:] = [error]
+            return True
+
+        if not ready():
+            self._fetch_missing(refs)
+            if not runtime.block_until(ready, timeout):
+                from skate._worker.why import explain_timeout
+
+                pending = sum(1 for ref in refs if entries[ref._id].value is None)
+                reasons = explain_timeout(runtime, refs, timeout or 0.0)
+                raise GetTimeoutError(timeout_s=timeout, pending=pending, total=len(refs), reasons=reasons)
+        return values
+
+    def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
+        """Ask the owners of borrowed objects for their values."""
+        runtime = self._runtime
+        if runtime.table.borrows:
+            with runtime.lock:
+                for ref in refs:
+                    entry = runtime.table.entries.get(ref._id)
+                    if entry is not None and entry.owner and entry.value is None:
+                        runtime.borrowing.fetch(ref._id, entry)
+
+    def wait(
+        self, refs: Sequence[ObjectRef[Any]], num_returns: int, timeout: float | None
+    ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
+        """Those that are ready, as many as asked for at most, and the others."""
+        runtime = self._runtime
+        entries = runtime.table.entries
+        # A generator is ready when its next item is, or its end.
+        streams = {ref._id: runtime.streams.get(ref._id) for ref in refs if type(ref) is not ObjectRef}
+        self._fetch_missing([ref for ref in refs if ref._id not in streams] if streams else refs)
+        unready = list(refs)
+        found: list[bytes] = []
+
+        def ready() -> bool:
+            nonlocal unready
+            still = []
+            for ref in unready:
+                entry = entries.get(ref._id)
+                if (
+                    entry is None
+                    or entry.value is not None
+                    or (streams and (stream := streams.get(ref._id)) is not None and stream.has_news)
+                ):
+                    found.append(ref._id)
+                else:
+                    still.append(ref)
+            unready = still
+            return len(found) >= num_returns
+
+        runtime.block_until(ready, timeout)
+        chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
+        return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
+
+    def when_ready(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
+        """Call back once the value (or error) is there; from any thread, so it must be quick and must not raise."""
+        runtime = self._runtime
+        with runtime.lock:
+            entry = runtime.table.entries.get(ref._id)
+            if entry is None or entry.value is not None:
+                callback()
+                return
+            runtime.table.when_resolved(entry, lambda id, entry: callback())
+            if entry.owner:
+                runtime.borrowing.fetch(ref._id, entry)
+        runtime.loop.linger_no_more()
