@@ -81,8 +81,8 @@ class Counter:
 
 
 def addresses() -> dict[str, str]:
-    """Of the nodes of the cluster, by their ids."""
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in skate.nodes()}
+    """Of the nodes of the cluster that live, by their ids."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in skate.nodes() if node["Alive"]}
 
 
 def _answer(code: str) -> Any:

@@ -7,6 +7,9 @@
     skate.init(address=cluster.address)
     ...
     cluster.remove_node(worker)
+    cluster.wait_for_nodes()  # until its end is known
+    assert cluster.list_all_nodes() == [cluster.head_node]
+    skate.shutdown()
     cluster.shutdown()
 
 Every node is a node in earnest: a daemon with its workers and its object store, connected to the others by TCP. Only
@@ -90,11 +93,52 @@ class Cluster:
             self.connect()
 
     @property
+    def gcs_address(self) -> str:
+        """The same as `address`, by the name that it has in Ray."""
+        return self.address
+
+    @property
     def nodes(self) -> list[ClusterNode]:
+        """Those that were added and not removed, the head first."""
         return [*([self.head_node] if self.head_node is not None else []), *self.worker_nodes]
+
+    def list_all_nodes(self) -> list[ClusterNode]:
+        """The same as `nodes`, by the name that it has in Ray."""
+        return self.nodes
+
+    def wait_for_nodes(self, timeout: float = 30) -> None:
+        """Wait until the cluster, and this process if it is a driver of it, know of all nodes and of no others.
+
+        >>> cluster.remove_node(worker, allow_graceful=False)
+        >>> cluster.wait_for_nodes()
+
+        Raises TimeoutError if that takes longer than so many seconds: a node that was not removed has died, say.
+        """
+        expected = {node.node_id for node in self.nodes}
+        deadline = time.monotonic() + timeout
+        while (known := self._known_nodes()) != [expected] * len(known):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"wait_for_nodes(timeout={timeout:g}): {len(expected)} nodes were added and not removed, and "
+                    f"{' and '.join(str(len(ids & expected)) for ids in known)} of them are known, besides "
+                    f"{' and '.join(str(len(ids - expected)) for ids in known)} others."
+                )
+            time.sleep(0.01)
+
+    def _known_nodes(self) -> list[set[str]]:
+        """The nodes that the control service knows, and those that this process does if it is a driver of it."""
+        import skate
+        from skate.cli.asking import Asking
+
+        with Asking(self._control_address, self._token.encode()) as asking:
+            known = [{node["node_id"] for node in asking.ask("nodes") if node["serves"]}]
+        if self._is_driver():
+            known.append({node["NodeID"] for node in skate.nodes() if node["Alive"]})
+        return known
 
     def add_node(
         self,
+        wait: bool = True,
         *,
         num_cpus: float = 1,
         num_gpus: int = 0,
@@ -104,7 +148,10 @@ class Cluster:
         labels: dict[str, str] | None = None,
         node_name: str = "",
     ) -> ClusterNode:
-        """Start a node, and wait until it is part of the cluster and, after `connect()`, the driver knows of it."""
+        """Start a node, and wait until it is part of the cluster and, after `connect()`, the driver knows of it.
+
+        wait: with False, what the driver knows is not waited for; `wait_for_nodes` does that for several at once.
+        """
         from skate._options import checked_labels, task_options
 
         for name, value, least in (
@@ -134,7 +181,8 @@ class Cluster:
             self.head_node = node
         else:
             self.worker_nodes.append(node)
-        self._wait_for_news()
+        if wait:
+            self._wait_for_news()
         return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
@@ -157,12 +205,19 @@ class Cluster:
         """Until this process knows of all nodes, if it is a driver of this cluster."""
         import skate
 
-        ids = {node.node_id for node in self.nodes if node.is_alive()}
-        if not skate.is_initialized() or ids.isdisjoint(node["NodeID"] for node in skate.nodes()):
+        if not self._is_driver():
             return
+        ids = {node.node_id for node in self.nodes if node.is_alive()}
         deadline = time.monotonic() + NEWS_S
         while not ids <= {node["NodeID"] for node in skate.nodes()} and time.monotonic() < deadline:
             time.sleep(0.005)
+
+    def _is_driver(self) -> bool:
+        """Whether this process is a driver of this cluster."""
+        import skate
+
+        ids = {node.node_id for node in self.nodes}
+        return skate.is_initialized() and not ids.isdisjoint(node["NodeID"] for node in skate.nodes())
 
     def shutdown(self) -> None:
         """End all of it."""

@@ -7,6 +7,8 @@ mypy comes across
     C.remote(...)                takes what `C.__init__` takes, and returns an `Actor[C]`
     handle.method                an `ActorMethod` with the parameters of `C.method`, that returns references
     method.remote(...)           where a parameter takes an X, it takes a reference to an X; so do those of functions
+    handle.method(...)           is an error, as it is in a program: `.remote` was forgotten; so it is with functions
+    C.options(nme=...)           is one, too: there is no such option
 
 Without the plugin mypy knows no `C.remote`, and methods of handles take and return anything. Nothing in Skate imports
 this module: mypy does.
@@ -14,12 +16,13 @@ this module: mypy does.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from functools import partial
 
 from mypy.argmap import map_actuals_to_formals
 from mypy.checker import TypeChecker
-from mypy.errorcodes import ATTR_DEFINED, OPERATOR
+from mypy.errorcodes import ATTR_DEFINED, CALL_ARG, OPERATOR
 from mypy.expandtype import expand_type_by_instance
 from mypy.maptype import map_instance_to_supertype
 from mypy.nodes import (
@@ -29,6 +32,8 @@ from mypy.nodes import (
     Decorator,
     FuncDef,
     IntExpr,
+    MemberExpr,
+    NameExpr,
     OverloadedFuncDef,
     RefExpr,
     StrExpr,
@@ -41,6 +46,7 @@ from mypy.plugin import (
     CheckerPluginInterface,
     ClassDefContext,
     FunctionContext,
+    MethodContext,
     MethodSigContext,
     Plugin,
 )
@@ -74,6 +80,17 @@ OBJECT_REF_GENERATOR = "skate._streaming.ObjectRefGenerator"
 REMOTE = "skate._remote_function.remote"
 REMOTE_FUNCTION = "skate._remote_function.RemoteFunction"
 REMOTE_META = "skate._remote_class.RemoteMeta"
+
+#: What has the options of tasks, actors and methods for fields.
+OPTIONS = "skate._options."
+#: Which of them a call takes by name; it takes nothing else by name.
+OPTIONS_OF = {
+    REMOTE: ("TaskOptions", "ActorOptions"),
+    METHOD: ("MethodOptions",),
+    f"{REMOTE_FUNCTION}.options": ("TaskOptions",),
+    f"{ACTOR_CLASS}.options": ("ActorOptions",),
+    f"{ACTOR_METHOD}.options": ("MethodOptions",),
+}
 
 #: What a generator is said to return; the last two are as often what a plain function returns.
 ITERATORS = ("typing.Generator", "typing.Iterator", "typing.AsyncGenerator", "typing.AsyncIterator")
@@ -125,8 +142,21 @@ class SkatePlugin(Plugin):
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
         if fullname == METHOD:
-            return remember_num_returns
+            return self.method_with_options
+        if fullname == REMOTE:
+            return partial(self.refuse_unknown_options, OPTIONS_OF[REMOTE])
         return refuse_direct_call if self.is_remote_class(fullname) else None
+
+    def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
+        if fullname == f"{ACTOR_METHOD}.__call__":
+            return partial(refuse_call, "a method of an actor")
+        if fullname == f"{REMOTE_FUNCTION}.__call__":
+            return partial(refuse_call, "a remote function")
+        owner, _, name = fullname.rpartition(".")
+        kinds = OPTIONS_OF.get(fullname)
+        if kinds is None and name == "options" and self.is_remote_class(owner):
+            kinds = ("ActorOptions",)
+        return None if kinds is None else partial(self.refuse_unknown_options, kinds)
 
     def is_remote_class(self, fullname: str) -> bool:
         found = self.lookup_fully_qualified(fullname)
@@ -138,6 +168,23 @@ class SkatePlugin(Plugin):
         assert found is not None, fullname
         assert isinstance(found.node, TypeInfo), fullname
         return Instance(found.node, args)
+
+    # --- options ------------------------------------------------------------------------------------------------------
+
+    def refuse_unknown_options(self, kinds: tuple[str, ...], ctx: FunctionContext | MethodContext) -> Type:
+        known = {name for kind in kinds for name in self.instance(OPTIONS + kind).type.names if name[:2] != "__"}
+        given = ctx.context.arg_names if isinstance(ctx.context, CallExpr) else []
+        for name in given:
+            if name is not None and name not in known:
+                close = difflib.get_close_matches(name, sorted(known), n=1)
+                hint = f'; maybe "{close[0]}"?' if close else ""
+                ctx.api.fail(f'There is no option "{name}" here{hint}', ctx.context, code=CALL_ARG)
+        return ctx.default_return_type
+
+    def method_with_options(self, ctx: FunctionContext) -> Type:
+        """At `@skate.method(...)`."""
+        remember_num_returns(ctx)
+        return self.refuse_unknown_options(OPTIONS_OF[METHOD], ctx)
 
     # --- classes ------------------------------------------------------------------------------------------------------
 
@@ -312,6 +359,14 @@ def make_class_remote(ctx: ClassDefContext) -> None:
         info.declared_metaclass = info.metaclass_type = Instance(ours.node, [])
 
 
+def refuse_call(what: str, ctx: MethodContext) -> Type:
+    callee = ctx.context.callee if isinstance(ctx.context, CallExpr) else None
+    name = f'"{callee.name}"' if isinstance(callee, (NameExpr, MemberExpr)) else "This"
+    hint = ".remote(...) calls it and returns a reference"
+    ctx.api.fail(f"{name} is {what} and cannot be called directly: {hint}", ctx.context, code=OPERATOR)
+    return ctx.default_return_type
+
+
 def refuse_direct_call(ctx: FunctionContext) -> Type:
     callee = ctx.context.callee if isinstance(ctx.context, CallExpr) else None
     if isinstance(callee, RefExpr) and isinstance(callee.node, TypeInfo):  # not `cls()` in a class method
@@ -390,7 +445,7 @@ def is_generator(found: SymbolTableNode) -> bool | None:
     return function.is_generator
 
 
-def remember_num_returns(ctx: FunctionContext) -> Type:
+def remember_num_returns(ctx: FunctionContext) -> None:
     """At `@skate.method(num_returns=...)`: keep it where later runs of mypy find it."""
     assert isinstance(ctx.api, TypeChecker)
     info = ctx.api.scope.active_class()
@@ -398,7 +453,6 @@ def remember_num_returns(ctx: FunctionContext) -> Type:
         if isinstance(statement, Decorator) and ctx.context in statement.original_decorators:
             assert info is not None
             info.metadata.setdefault(NUM_RETURNS, {})[statement.name] = num_returns_in(ctx.context)
-    return ctx.default_return_type
 
 
 def num_returns_of(found: SymbolTableNode) -> int | str | None:

@@ -42,7 +42,7 @@ def where(seconds):
 
 
 nodes = set(skate.get([where.remote(0.1) for _ in range(20)]))
-print(len(skate.nodes()), len(nodes))
+print(sum(node["Alive"] for node in skate.nodes()), len(nodes))
 """
 
 
@@ -262,6 +262,41 @@ def test_a_head_that_listens_everywhere_tells_an_address_that_others_reach(tmp_p
     wait_for(lambda: second.pids() == [], WITHIN_S, "the node on the other machine to end")
 
 
+def test_a_head_says_where_it_listens_and_not_only_where_it_is_reached(tmp_path: Path, network: Network) -> None:
+    machine = Machine(tmp_path / "home", network.hosts[0])
+    for reached in ("127.0.0.1", network.hosts[0].address):
+        said = machine.well("start", "--head", "--host", "0.0.0.0", "--node-ip-address", reached, *SMALL)
+        assert f"A new cluster runs at {reached}:6380" in said
+        assert "listens on 0.0.0.0:" in said
+        assert f"is reached at {reached}:" in said
+        assert "open to  all networks" in said
+        assert "this machine only" not in said
+        machine.well("stop")
+    said = machine.well("start", "--head", *SMALL)
+    assert "listens on 127.0.0.1:" in said
+    assert "open to  this machine only" in said
+    assert "is reached at" not in said
+    machine.well("stop")
+
+
+def test_every_node_knows_the_address_that_it_was_told_to_have(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.well("start", "--address", f"127.0.0.1:{port}", "--node-ip-address", "127.0.0.2", *SMALL)
+    program = """
+import sys, skate
+from skate.util import get_node_ip_address
+from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+skate.init(sys.argv[1])
+for node in skate.nodes():
+    there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    found = skate.remote(get_node_ip_address).options(scheduling_strategy=there).remote()
+    print(node["NodeManagerAddress"], skate.get(found))
+"""
+    said = machine.python(program, f"127.0.0.1:{port}").splitlines()
+    assert sorted(said) == ["127.0.0.1 127.0.0.1", "127.0.0.2 127.0.0.2"]
+    machine.well("stop")
+
+
 def test_nothing_listens_beyond_loopback_unless_it_was_told_to(machine: Machine, port: str) -> None:
     machine.well("start", "--head", "--port", port, *SMALL)
     ours = machine.pids()
@@ -349,6 +384,25 @@ sys.stdin.read()
     machine.well("stop")
 
 
+def test_actors_of_one_program_are_listed_with_ids_that_tell_them_apart(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    program = """
+import sys, skate
+skate.init(sys.argv[1])
+@skate.remote(num_cpus=0, lifetime="detached")
+class Kept: pass
+kept = [Kept.options(name=str(i)).remote() for i in range(3)]
+skate.get([each.__ray_ready__.remote() for each in kept])
+print(*[repr(each).split()[1].rstrip(")") for each in kept])
+"""
+    said = machine.python(program, f"127.0.0.1:{port}").split()
+    assert len(set(said)) == 3
+    assert sorted(line.split()[0] for line in machine.well("list", "actors").splitlines()[1:]) == sorted(said)
+    whole = [actor["actor_id"] for actor in json.loads(machine.well("list", "actors", "--json"))]
+    assert [len(bytes.fromhex(id)) for id in whole] == [16] * 3
+    machine.well("stop")
+
+
 def test_jobs_are_listed(machine: Machine, port: str) -> None:
     machine.well("start", "--head", "--port", port, *SMALL)
     assert machine.well("list", "jobs") == "No jobs.\n"
@@ -405,6 +459,20 @@ def test_stop_kills_what_does_not_end_by_itself(machine: Machine, port: str) -> 
     assert "Ended a node" in ended
     assert machine.pids() == []
     assert not [child for child in children if child.is_running()]
+
+
+def test_status_of_a_head_that_is_stopped_says_that_it_may_be(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    (control,) = machine.pids("control")
+    os.kill(control, signal.SIGSTOP)
+    try:
+        done = machine.fails("status", says=[f"127.0.0.1:{port} did not answer within", "stopped or overloaded"])
+    finally:
+        os.kill(control, signal.SIGCONT)
+    assert done.err.index("stopped or overloaded") < done.err.index("--tls"), "the likely reason comes first"
+    assert "token" not in done.err
+    machine.well("status")
+    machine.well("stop")
 
 
 def test_a_stopped_head_that_was_killed_leaves_nothing_stale(machine: Machine, port: str) -> None:
@@ -501,6 +569,15 @@ def test_three_ranks_that_start_at_once_have_one_head(machine: Machine, port: st
     machine.well("stop")
     assert not file.exists()
     assert list(machine.home.glob("meeting*")) == []
+
+
+def test_heads_that_are_found_by_a_file_take_any_port_as_the_help_says(machine: Machine) -> None:
+    said = [machine.well("start", "--rendezvous", f"file://{machine.home}/{run}", *SMALL) for run in "ab"]
+    ports = {each.partition("A new cluster runs at 127.0.0.1:")[2].partition(",")[0] for each in said}
+    assert len(ports) == 2
+    assert "6380" not in ports
+    assert "by default 6380, or any with --rendezvous file" in " ".join(machine.well("start", "--help").split())
+    machine.well("stop")
 
 
 def test_ranks_on_two_machines_meet_by_file_and_by_address(tmp_path: Path, network: Network) -> None:

@@ -35,6 +35,10 @@ def cluster() -> Iterator[Cluster]:
         skate.shutdown()
 
 
+def living() -> set[str]:
+    return {node["NodeID"] for node in skate.nodes() if node["Alive"]}
+
+
 @skate.remote
 def node_id(seconds: float = 0.0) -> str:
     time.sleep(seconds)
@@ -490,3 +494,49 @@ def test_a_driver_that_connects_knows_of_all_nodes() -> None:
             cluster.add_node()
         skate.shutdown()
         cluster.add_node()  # no driver is told of it
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_all_nodes_can_be_waited_for(tls: bool) -> None:
+    with Cluster(initialize_head=True, tls=tls) as cluster:
+        second = cluster.add_node(wait=False)
+        cluster.wait_for_nodes()  # no driver is needed
+        assert cluster.gcs_address == cluster.address
+        skate.init(address=cluster.gcs_address)
+        third = cluster.add_node(wait=False)
+        cluster.wait_for_nodes(timeout=30)
+        assert cluster.list_all_nodes() == [cluster.head_node, second, third]
+        assert living() == {node.node_id for node in cluster.list_all_nodes()}
+        cluster.remove_node(second, allow_graceful=False)
+        cluster.wait_for_nodes()
+        assert living() == {node.node_id for node in cluster.list_all_nodes()}
+        os.kill(third.pid, signal.SIGKILL)
+        wait_for(lambda: third.node_id not in living(), 20, "its end to be known")
+        with pytest.raises(TimeoutError, match="2 nodes were added and not removed, and 1 and 1 of them are known"):
+            cluster.wait_for_nodes(timeout=0.1)
+        skate.shutdown()
+
+
+def test_nodes_that_died_are_listed_as_dead() -> None:
+    with Cluster(initialize_head=True) as cluster:
+        second = cluster.add_node(num_cpus=2, labels={"zone": "b"}, node_name="second")
+        third = cluster.add_node()
+        cluster.remove_node(second, allow_graceful=False)
+        cluster.wait_for_nodes()
+        latecomer = cluster.add_node()  # it was not there when the second one died
+        for place in (cluster.head_node, latecomer):
+            assert place is not None
+            skate.init(address=place._lobby)
+            cluster.wait_for_nodes()
+            dead = [node for node in skate.nodes() if not node["Alive"]]
+            assert [(node["NodeID"], node["NodeName"], node["Labels"], node["Resources"]) for node in dead] == [
+                (second.node_id, "second", {"zone": "b"}, {})
+            ]
+            assert living() == {node.node_id for node in cluster.nodes}
+            assert skate.cluster_resources()["CPU"] == 3
+            skate.shutdown()
+        skate.init(address=cluster.address)
+        cluster.remove_node(third)
+        cluster.wait_for_nodes()
+        assert [node["NodeID"] for node in skate.nodes() if not node["Alive"]] == [second.node_id, third.node_id]
+        skate.shutdown()

@@ -44,7 +44,7 @@ def node_id(seconds: float = 0.0) -> str:
 
 
 def ids() -> set[str]:
-    return {node["NodeID"] for node in skate.nodes()}
+    return {node["NodeID"] for node in skate.nodes() if node["Alive"]}
 
 
 class Frozen:

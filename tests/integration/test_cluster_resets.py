@@ -74,7 +74,7 @@ class Saboteur:
 
 
 def test_tasks_calls_and_objects_survive_resets_of_all_connections(cluster: Cluster) -> None:
-    members = {node["NodeID"] for node in skate.nodes()}
+    members = {node["NodeID"]: node["Alive"] for node in skate.nodes()}
     counters = [Counter.options(resources={name: 1}).remote() for name in ("far", "farther")]
     far = increment.options(resources={"far": 1})
     farther = increment.options(resources={"farther": 1})
@@ -99,7 +99,7 @@ def test_tasks_calls_and_objects_survive_resets_of_all_connections(cluster: Clus
             assert skate.get(chains, timeout=60) == [number + 2 for number in range(100)]
             assert skate.get(totals, timeout=60) == [200_000.0 * number for number in range(5)]
             rounds += 1
-    assert {node["NodeID"] for node in skate.nodes()} == members
+    assert {node["NodeID"]: node["Alive"] for node in skate.nodes()} == members
 
 
 def test_references_are_counted_right_across_resets(cluster: Cluster) -> None:

@@ -102,6 +102,13 @@ def test_tasks_and_actors_use_the_bundles_and_nothing_else(alone: None) -> None:
     assert skate.get(waiting)
 
 
+def test_the_older_spelling_leads_into_the_group(alone: None) -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}])
+    task = current_group.options(num_cpus=1, placement_group=group, placement_group_bundle_index=1)
+    actor = Resident.options(placement_group=group, placement_group_capture_child_tasks=True).remote()
+    assert skate.get([task.remote(), actor.group.remote(), actor.child_group.remote()]) == [group] * 3
+
+
 def test_a_group_waits_until_there_is_room(alone: None) -> None:
     first = placement_group([{"CPU": 2}])
     assert first.wait(10)
@@ -125,6 +132,26 @@ def test_children_are_captured_if_asked_for(alone: None) -> None:
     assert skate.get(parent.options(scheduling_strategy=captured).remote()) == (group, group)
     actor = Resident.options(scheduling_strategy=captured).remote()
     assert skate.get(actor.child_group.remote()) == group
+
+
+def test_what_is_captured_can_say_that_it_is_in_no_group(alone: None) -> None:
+    outside = PlacementGroupSchedulingStrategy(None)
+
+    @skate.remote(num_cpus=1)
+    def parent() -> list[PlacementGroup | None]:
+        actor = Resident.options(num_cpus=0, scheduling_strategy=outside).remote()
+        # The bundle has one CPU: outside of it there are more.
+        task = current_group.options(num_cpus=2, scheduling_strategy=outside).remote()
+        return [skate.get(task), skate.get(actor.group.remote()), skate.get(current_group.remote())]
+
+    group = placement_group([{"CPU": 1}])
+    captured = in_group(group, placement_group_capture_child_tasks=True)
+    assert skate.get(parent.options(scheduling_strategy=captured).remote()) == [None, None, group]
+    assert skate.get(current_group.options(scheduling_strategy=outside).remote()) is None
+    with pytest.raises(ValueError, match="no group"):
+        PlacementGroupSchedulingStrategy(None, 0)
+    with pytest.raises(TypeError, match="or None"):
+        PlacementGroupSchedulingStrategy("default")
 
 
 def test_nested_tasks_in_one_bundle_do_not_wait_for_each_other(alone: None) -> None:
@@ -198,13 +225,33 @@ def test_removing_a_group_ends_what_is_in_it(alone: None, tmp_path: Path) -> Non
     remove_placement_group(group)
     with pytest.raises(skate.exceptions.TaskPlacementGroupRemoved):
         skate.get(waiting)
-    with pytest.raises(skate.exceptions.WorkerCrashedError):
+    with pytest.raises(skate.exceptions.WorkerCrashedError, match="why:  the placement group that it was in") as ended:
         skate.get(running)
+    assert "next:" not in str(ended.value), "to run it again would not help"
     with pytest.raises(skate.exceptions.ActorDiedError, match="placement group"):
         skate.get(actor.node_id.remote())
     with pytest.raises(skate.exceptions.TaskPlacementGroupRemoved):
         skate.get(node_id.options(scheduling_strategy=strategy).remote())
     wait_for(lambda: cpus() == 3, 10, "the CPUs to be free")
+
+
+def test_a_task_on_another_node_is_told_that_its_group_was_removed(cluster: Cluster, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    @skate.remote(num_cpus=1, max_retries=0)
+    def hang() -> None:
+        begun.touch()
+        time.sleep(60)
+
+    group = placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD")
+    skate.get(group.ready(), timeout=10)
+    here = skate.get_runtime_context().get_node_id()
+    elsewhere = next(index for index, node in enumerate(nodes_of(group)) if node != here)
+    running = hang.options(scheduling_strategy=in_group(group, elsewhere)).remote()
+    wait_for(begun.exists, 10, "the task to run")
+    remove_placement_group(group)
+    with pytest.raises(skate.exceptions.WorkerCrashedError, match="why:  the placement group that it was in"):
+        skate.get(running)
 
 
 def test_groups_have_names(alone: None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -67,6 +68,24 @@ def test_affinity_to_a_node(cluster: Cluster, kind: str) -> None:
 @KINDS
 def test_spread_uses_all_nodes(cluster: Cluster, kind: str) -> None:
     assert places_of(kind, 6, num_cpus=1, scheduling_strategy="SPREAD") == {node.node_id for node in cluster.nodes}
+
+
+def test_tasks_that_are_spread_one_by_one_go_over_all_nodes(cluster: Cluster) -> None:
+    spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
+    places = Counter(skate.get(spread.remote()) for _ in range(9))
+    assert set(places) == {node.node_id for node in cluster.nodes}
+
+
+@pytest.mark.parametrize("options", [{"num_cpus": 0}, {"num_cpus": None}, {"num_cpus": 1}], ids=str)
+def test_actors_spread_evenly_right_after_tasks(cluster: Cluster, options: dict[str, object]) -> None:
+    spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
+    for _ in range(3):
+        skate.get([spread.remote() for _ in range(30)])
+        actors = [Resident.options(scheduling_strategy="SPREAD", **options).remote() for _ in range(6)]
+        places = Counter(skate.get([actor.node_id.remote() for actor in actors]))
+        assert places == {node.node_id: 2 for node in cluster.nodes}
+        for actor in actors:
+            skate.kill(actor)
 
 
 #: Which of the three nodes may be chosen.

@@ -296,6 +296,13 @@ def test_the_address_of_this_node_is_an_address() -> None:
     assert ipaddress.ip_address(util.get_node_ip_address())
 
 
+def test_the_address_of_this_node_is_the_one_that_it_is_registered_with() -> None:
+    here = skate.get_runtime_context().get_node_id()
+    (registered,) = [node["NodeManagerAddress"] for node in skate.nodes() if node["NodeID"] == here]
+    assert util.get_node_ip_address() == registered
+    assert skate.get(skate.remote(util.get_node_ip_address).remote()) == registered
+
+
 def test_importing_the_package_loads_none_of_its_parts() -> None:
     code = "import sys, skate.util; print(*[name for name in sys.modules if name.startswith('skate.util.')])"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)

@@ -698,6 +698,40 @@ def test_a_pool_of_an_earlier_session_says_so() -> None:
     assert not skate.is_initialized()
 
 
+def test_a_pool_whose_workers_still_start_at_a_shutdown_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool(1, initializer=wait_for_file, initargs=(tmp_path / "never",))
+    skate.shutdown()
+    pool.close()
+    pool.join()
+    assert caplog.text == ""
+
+
+ENDS_WITH_AN_OPEN_POOL = """
+import itertools, sys, time
+from skate.util import Executor
+from skate.util.multiprocessing import Pool
+
+def never():
+    time.sleep(1000)
+
+starting = Pool(1, initializer=never)
+pool = Pool(2)
+print(pool.map(abs, range(5)))
+unfinished = pool.imap(abs, itertools.count())
+print(next(unfinished))
+executor = Executor(2)
+print(list(executor.map(abs, range(5))))
+"""
+
+
+def test_a_program_may_end_without_closing_its_pools() -> None:
+    out, err = run_program(ENDS_WITH_AN_OPEN_POOL)
+    assert out.splitlines() == ["[0, 1, 2, 3, 4]", "0", "[0, 1, 2, 3, 4]"]
+    assert err == ""
+
+
 def test_a_shutdown_fails_what_still_runs(tmp_path: Path) -> None:
     pool = Pool(1)
     result = pool.apply_async(wait_for_file, (tmp_path / "never",))

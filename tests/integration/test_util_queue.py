@@ -110,6 +110,8 @@ def test_wrong_arguments_are_errors_that_say_what_may_be() -> None:
     for call in (queue.get, lambda timeout: queue.put(1, timeout=timeout)):
         with pytest.raises(ValueError, match="0 or more"):
             call(timeout=-1)
+        with pytest.raises(TypeError, match="number of seconds"):
+            call(timeout="1")
     with pytest.raises(ValueError, match="0 or more"):
         queue.get_nowait_batch(-1)
     with pytest.raises(TypeError, match="whole number"):

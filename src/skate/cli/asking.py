@@ -13,7 +13,7 @@ from skate._wire import cluster
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.entrance import Tls
 from skate._wire.gate import knock, speaks_tls
-from skate._wire.handshake import HandshakeError, StrangerError, VersionError
+from skate._wire.handshake import HandshakeError, SilentError, StrangerError, VersionError
 from skate._wire.token import TokenError, find_token
 from skate.cli.parser import Address, show_address
 from skate.cli.parser import address as parse_address
@@ -91,6 +91,12 @@ class Asking:
         except VersionError as error:
             raise Trouble(
                 str(error), "`skate --version` tells what is here; install the same Skate on the same Python."
+            ) from None
+        except SilentError as error:
+            raise Trouble(
+                str(error),
+                "try again, or look on its machine: `ps` tells whether it is stopped (state T), its log is in "
+                "~/.skate/logs, and `skate stop --force` ends it.",
             ) from None
         except HandshakeError as error:
             raise Trouble(

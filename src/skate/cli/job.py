@@ -4,8 +4,8 @@
                  ◀──read(from here)──────                                             │ read
 
 The actor is detached: the job outlives the terminal that it was submitted from. It leaves when the command has ended
-and nobody has asked for LINGER_S, so that whoever asks late still gets the exit code. The command stays in the process
-group of the actor's worker: when the node ends, or kills the worker, the command dies with it.
+LINGER_S ago and nobody has asked since, so that whoever asks late still gets the exit code (`Vigil`). The command stays
+in the process group of the actor's worker: when the node ends, or kills the worker, the command dies with it.
 
 What `skate list jobs` shows of it is kept in the cluster's key-value store (`skate.kv`). The drivers that the command
 starts are part of the same job, by JOB_VARIABLE.
@@ -28,7 +28,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -47,7 +47,7 @@ READ_BYTES = 64 << 10
 #: How long a question for output waits for some, and how often it looks.
 READ_WAIT_S = 1.0
 LOOK_S = 0.02
-#: A supervisor leaves when its command has ended and nobody has asked for so long.
+#: A supervisor leaves when its command has ended so long ago, and nobody has asked anything since.
 LINGER_S = 60.0
 #: A command that is cancelled has so long to end by itself.
 TERMINATE_S = 5.0
@@ -71,18 +71,56 @@ class TooLarge(Exception):
     """The working directory."""
 
 
+class Vigil:
+    """When a supervisor may leave: some time after its command's end and the last answer, and never during one.
+
+    Plain data, with the time as an argument; the supervisor holds a lock around it.
+    """
+
+    def __init__(self, linger_s: float) -> None:
+        self._linger_s = linger_s
+        self._answering = 0
+        self._ended = False
+        self._last = 0.0
+
+    def on_end(self, now: float) -> None:
+        """Of the command. Whoever has asked before it, however long ago, could not be told how it ended."""
+        self._ended = True
+        self._last = now
+
+    def on_question(self) -> None:
+        self._answering += 1
+
+    def on_answer(self, now: float) -> None:
+        """It has still to be sent, and those who asked may have another question."""
+        self._answering -= 1
+        self._last = now
+
+    def is_over(self, now: float) -> bool:
+        return self._ended and not self._answering and now >= self._last + self._linger_s
+
+
 @skate.remote(num_cpus=0, max_concurrency=8, max_restarts=0)
 class Supervisor:
     """Runs one command."""
 
-    def __init__(self, job: str, command: Sequence[str], address: str, directory: str, packed: bytes | None) -> None:
+    def __init__(
+        self,
+        job: str,
+        command: Sequence[str],
+        address: str,
+        directory: str,
+        packed: bytes | None,
+        linger_s: float = LINGER_S,
+    ) -> None:
         self._command = list(command)
         folder = os.path.join(log_directory(), "jobs")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         _tidy(folder)
         self._path = os.path.join(folder, f"{job}.log")
         self._copy = os.path.join(folder, job) if packed is not None else ""
-        self._asked_at = time.monotonic()
+        self._vigil = Vigil(linger_s)
+        self._vigil_lock = threading.Lock()
         output = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # Kept open for as long as the job runs: `_tidy` of another one sees by this that it does.
         fcntl.flock(output, fcntl.LOCK_SH)
@@ -136,30 +174,49 @@ class Supervisor:
         self._remove_copy()
         os.close(output)
         self._note(state="ended", ended_at=ended_at, exit_code=self._process.returncode)
+        with self._vigil_lock:
+            self._vigil.on_end(time.monotonic())
         self._noted.set()
-        while time.monotonic() < self._asked_at + LINGER_S:
+        while True:
+            with self._vigil_lock:
+                if self._vigil.is_over(time.monotonic()):
+                    os._exit(0)
             time.sleep(LOOK_S)
-        os._exit(0)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Around every answer: this process does not leave before it was given."""
+        with self._vigil_lock:
+            self._vigil.on_question()
+        try:
+            yield
+        finally:
+            with self._vigil_lock:
+                self._vigil.on_answer(time.monotonic())
 
     def _remove_copy(self) -> None:
         if self._copy:
             shutil.rmtree(self._copy, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
-        return {
-            "command": self._command,
-            "pid": self._process.pid,
-            "output": self._path,
-            "node_id": skate.get_runtime_context().get_node_id(),
-        }
+        with self._answering():
+            return {
+                "command": self._command,
+                "pid": self._process.pid,
+                "output": self._path,
+                "node_id": skate.get_runtime_context().get_node_id(),
+            }
 
     def read(self, reader: str, start: int) -> tuple[bytes, int | None]:
         """Output from that byte on, as soon as there is some, and the exit code once all of it was read."""
+        with self._answering():
+            return self._read(reader, start)
+
+    def _read(self, reader: str, start: int) -> tuple[bytes, int | None]:
         with self._readers_lock:
             self._readers.add(reader)
         deadline = time.monotonic() + READ_WAIT_S
         while True:
-            self._asked_at = time.monotonic()
             code = self._process.poll()  # before the file is read: what comes after is none of the command's
             with open(self._path, "rb") as file:
                 file.seek(start)
@@ -174,12 +231,16 @@ class Supervisor:
 
     def release(self, reader: str) -> bool:
         """That one reads no more; whether nobody does, so that this actor can be ended."""
-        with self._readers_lock:
+        with self._answering(), self._readers_lock:
             self._readers.discard(reader)
             return not self._readers
 
     def cancel(self) -> int:
         """End the command and what it has started; its exit code."""
+        with self._answering():
+            return self._cancel()
+
+    def _cancel(self) -> int:
         processes = []
         with contextlib.suppress(psutil.NoSuchProcess):
             command = psutil.Process(self._process.pid)

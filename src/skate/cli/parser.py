@@ -232,7 +232,7 @@ def _add_start(commands: Any) -> None:
         type=rendezvous,
         help="H:P or file:///path, the same on every machine: who can listen there, or makes the file, is the head",
     )
-    parser.add_argument("--port", type=port, help=f"of the head; by default {PORT}")
+    parser.add_argument("--port", type=port, help=f"of the head; by default {PORT}, or any with --rendezvous file://…")
     parser.add_argument(
         "--host", metavar="ADDR", help="listen there; 0.0.0.0: everywhere; by default only this machine gets in"
     )

@@ -62,6 +62,9 @@ class Started:
     #: Whether it was started here.
     is_head: bool = False
     node_id: str = ""
+    #: Where the control service and the node listen, which need not be where others are told to go.
+    head_host: str = ""
+    node_host: str = ""
     #: All that was to be started is there.
     serves: bool = False
 
@@ -172,7 +175,7 @@ def _start_head(
         why = f"{error} {log.last_line()}".strip()
         log.discard()
         raise _cannot_listen((reached, port), token, why, listens) from None
-    started.address, started.is_head = (reached, port), True
+    started.address, started.is_head, started.head_host = (reached, port), True, listens
     log.name_cluster(show_address(started.address))
     _start_node(options, started, token, options.host or options.node_ip_address or host)
 
@@ -236,7 +239,7 @@ def _start_node(options: argparse.Namespace, started: Started, token: bytes, hos
         why = f"{error} {log.last_line()}".strip()
         log.discard()
         raise Trouble(f"the node could not start: {_without_advice(why)}", _advice(options, why)) from None
-    started.node_id = said["node_id"]
+    started.node_id, started.node_host = said["node_id"], listens
 
 
 def _advice(options: argparse.Namespace, why: str) -> str:
@@ -342,6 +345,7 @@ def _meet_by_file(options: argparse.Namespace, started: Started) -> tuple[bytes,
         if rendezvous.claim(path):
             try:
                 token, source = _token_of_head(options.token_file)
+                # Any port will do: the others read it in the file, and other clusters may be on this machine.
                 _start_head(options, started, _host(options), options.port or 0, token, rendezvous=path)
                 rendezvous.publish(path, show_address(started.address))
                 return token, source
@@ -379,7 +383,6 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
         node = next(node for node in asking.ask("nodes") if node["node_id"] == started.node_id)
     started.serves = True
     address = show_address(started.address)
-    closed = is_loopback(started.address[0])
     cpus = cpu_count() if options.num_cpus is None else options.num_cpus
     has = [f"{cpus:g} CPU{'s' if cpus != 1 else ''}"]
     has += [f"{options.num_gpus} GPU{'s' if options.num_gpus != 1 else ''}"] if options.num_gpus else []
@@ -388,14 +391,17 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
     lines = [f"This machine is a node of the cluster at {address}.", ""]
     if started.is_head:
         lines = [f"A new cluster runs at {address}, with this machine as its first node.", ""]
-    lines.append(
-        f"  node     {node['name']}: {', '.join(has)}; listens on {show_address((node['host'], node['port']))}"
-    )
+    listens = show_address((started.node_host, node["port"]))
+    if node["host"] != started.node_host:
+        listens += f", and is reached at {show_address((node['host'], node['port']))}"
+    lines.append(f"  node     {node['name']}: {', '.join(has)}; listens on {listens}")
     if source:
         lines.append(f"  token    {source if source != TOKEN_VARIABLE else f'from {TOKEN_VARIABLE}'}")
     lines.append(f"  logs     {log_directory()}")
-    if started.is_head and closed:
+    if started.is_head and is_loopback(started.head_host):
         lines.append("  open to  this machine only; --host ADDRESS lets others in")
+    elif started.is_head and started.head_host in WILDCARDS:
+        lines.append(f"  open to  all networks of this machine: it listens on {started.head_host}")
     end = "Ctrl-C" if options.block else "skate stop"
     lines += [
         "",
@@ -404,7 +410,7 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
         f"  end      {end}{' (ends the cluster)' if started.is_head else ''}",
     ]
     if started.is_head:
-        lines += ["", *_how_to_join(address, source, closed=closed)]
+        lines += ["", *_how_to_join(address, source, closed=is_loopback(started.address[0]))]
     with contextlib.suppress(BrokenPipeError):  # whether it is read or not, the cluster is there
         print(*lines, sep="\n", flush=True)
 

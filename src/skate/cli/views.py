@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skate._core.actors import DEAD
+from skate._core.ids import short_task
 from skate._core.resources import to_floats
 from skate.cli.asking import NOTHING_RUNS, ask_cluster
 from skate.cli.parser import show_address
@@ -150,7 +151,7 @@ def _nodes_table(nodes: Sequence[dict[str, Any]]) -> str:
 def _actors_table(actors: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
-            actor["actor_id"][:ID_SHOWN],
+            short_task(bytes.fromhex(actor["actor_id"])),
             actor["class_name"],
             actor["name"] or "-",
             actor["namespace"] or "-",

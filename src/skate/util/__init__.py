@@ -53,13 +53,23 @@ _HOMES = {
 
 
 def get_node_ip_address() -> str:
-    """The address by which other machines reach this one; 127.0.0.1 if it has no network.
+    """The address by which others reach the node of this process, as `skate.nodes()` tells it.
+
+    Without a runtime, or in a program on a machine that is no node, that by which other machines reach this one;
+    127.0.0.1 if it has no network.
 
     >>> skate.util.get_node_ip_address()
     '10.0.0.7'
     """
     import socket
 
+    import skate
+
+    if skate.is_initialized():
+        ours = skate.get_runtime_context().get_node_id()
+        for node in skate.nodes():
+            if node["NodeID"] == ours:
+                return str(node["NodeManagerAddress"])
     # Nothing is sent: connecting a datagram socket only asks the kernel which interface it would use.
     for family, target, loopback in (
         (socket.AF_INET, "192.0.2.1", "127.0.0.1"),

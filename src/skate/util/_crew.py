@@ -285,11 +285,18 @@ class Crew:
     @property
     def is_current(self) -> bool:
         """Whether the runtime that it was made in still runs."""
-        return skate.is_initialized() and skate.get_runtime_context().get_job_id() == self._session
+        try:
+            return skate.is_initialized() and skate.get_runtime_context().get_job_id() == self._session
+        except NotInitializedError:  # since the first half of that line
+            return False
 
     # -- giving out jobs: with the lock held ---------------------------------------------------------------------------
 
     def _assign(self) -> None:
+        if not self.is_current:  # a call would start another runtime
+            if self._waiting:
+                self._break(NotInitializedError(_GONE))
+            return
         while self._waiting and self._idle:
             job = self._waiting.popleft()
             if job.begin():
@@ -351,7 +358,8 @@ class Crew:
     def _break(self, error: BaseException) -> None:
         if self.broken is None and not self._terminated:
             self.broken = self._when_broken(error)
-            if not self._waiting:
+            # Whoever has called skate.shutdown(), or ended the program, knows that.
+            if not self._waiting and self.is_current:
                 log.error("the workers of a pool or executor cannot go on: %s", error)
             while self._waiting:
                 self._tell(_News(None, self._waiting.popleft(), None, self.broken))

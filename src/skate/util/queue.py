@@ -379,6 +379,8 @@ def _limit(block: bool, timeout: float | None) -> float | None:
     """How long to wait, in seconds; None for as long as it takes."""
     if not block:
         return 0.0
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout={timeout!r}: it may be None or a number of seconds, 0 or more.")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout={timeout!r}: it may be None or a number of seconds, 0 or more.")
     return None if timeout is None else float(timeout)
