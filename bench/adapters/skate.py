@@ -95,7 +95,7 @@ class Peer:
                 started.result()
         skate.init(address=self._cluster.address, log_to_driver=False)
         self._begin()
-        while len(skate.nodes()) < nodes:
+        while sum(node["Alive"] for node in skate.nodes()) < nodes:
             time.sleep(0.01)
         here = skate.get_runtime_context().get_node_id()
         self._nodes = sorted(self._cluster.nodes, key=lambda node: node.node_id != here)
