@@ -83,10 +83,10 @@ class EventLoop:
             timeout = -1.0
         else:
             timeout = max(0.0, deadline - time.monotonic())
-        for fd, events in self._epoll.poll(timeout):
-            # An earlier callback of this round may have closed this one.
-            callback = self._callbacks.get(fd)
-            if callback is not None:
+        callbacks = self._callbacks
+        for fd, events, callback in [(fd, events, callbacks.get(fd)) for fd, events in self._epoll.poll(timeout)]:
+            # An earlier callback of this round may have closed it, and its number may be that of something else by now.
+            if callback is not None and callbacks.get(fd) is callback:
                 callback(events)
         now = time.monotonic()
         while timers and timers[0][0] <= now:
