@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 from skate._config import STORE_BYTES_LEAST, cpu_count, default_store_bytes, memory_bytes, temporary_directory
+from skate._node import interpreter
 from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
@@ -101,6 +102,11 @@ def init(
             raise RuntimeError(
                 "skate.init() was called twice. Call skate.shutdown() first, or pass ignore_reinit_error=True to keep "
                 "the runtime that is there."
+            )
+        if interpreter.runs_no_user_code:
+            raise RuntimeError(
+                "skate.init() was called in a process of Skate itself, which runs no code of users: a module of yours "
+                "was imported there in place of another of that name. Give it another name."
             )
         shutdown()  # if the last one was interrupted
         if address in (None, "auto"):

@@ -111,6 +111,31 @@ def test_partial_lines_are_shown_whole() -> None:
     assert " ".join(texts(output)).split() == ["one", "line", "no", "end"]
 
 
+def test_an_unfinished_line_and_bytes_belong_to_the_task_that_wrote_them() -> None:
+    output, _ = run(
+        """
+skate.init(num_cpus=1)
+@skate.remote
+def first():
+    sys.stdout.write("partial")
+@skate.remote
+def second():
+    print("a")
+@skate.remote
+def third():
+    sys.stdout.buffer.write(b"bytes\\n")
+@skate.remote
+def fourth():
+    print("b")
+skate.get(first.remote())
+skate.get([second.remote(), third.remote()])
+skate.get(fourth.remote())
+"""
+    )
+    shown = [re.sub(r" pid=\d+", "", line) for line in output]
+    assert shown == ["(first) partial", "(second) a", "(third) bytes", "(fourth) b"]
+
+
 def test_text_without_a_newline_is_shown_while_the_task_runs() -> None:
     """A prompt or a progress bar; the task runs on until the driver has seen it."""
     run(

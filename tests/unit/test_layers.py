@@ -76,6 +76,7 @@ PURE = {
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("skate._core.ids", "os"): "random ids come from os.urandom, which is neither a clock nor a channel",
     ("skate._worker.driver", "skate._node.main"): "a driver starts the daemon of its machine and writes its settings",
+    ("skate._worker.driver", "skate._node.interpreter"): "in an interpreter that finds Skate and nothing of the user's",
     ("skate._worker.driver", "skate._node.lobby"): "or finds one that it can join",
     ("skate._worker.arguments", "skate._streaming"): "the runtime hands generators of references to users",
     ("skate._worker.produce", "skate._streaming"): "so does a task that returns one",

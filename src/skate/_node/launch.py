@@ -8,31 +8,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import IO, Any
 
 import msgspec
 
 from skate._control.main import ControlConfig
+from skate._node.interpreter import command
 from skate._node.main import NodeConfig
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-#: Paths are handed over explicitly, and the site's set-up is skipped: a fifth of an interpreter's start.
-_CODE = (
-    "import gc, sys; gc.disable(); sys.path[:] = sys.argv.pop().split(':::'); "
-    "sys.prefix, sys.exec_prefix = sys.argv.pop().split(':::'); from {module} import main; main()"
-)
 
 
 class LaunchError(Exception):
     """A process of the cluster could not be started; says why, and what to do."""
-
-
-def command(module: str) -> list[str]:
-    """How an interpreter is told to run the `main` of that module."""
-    paths = [_PACKAGE, *(path for path in sys.path if path)]
-    code = _CODE.format(module=module)
-    return [sys.executable, "-S", "-c", code, f"{sys.prefix}:::{sys.exec_prefix}", ":::".join(paths)]
 
 
 def start_control(config: ControlConfig, *, log: int | None = None) -> tuple[subprocess.Popen[bytes], str, int]:

@@ -3,7 +3,8 @@
     worker stdout/stderr ── pipe ──▶ Stream.feed ──▶ Line ──▶ LogQueue ──▶ Logs to each driver that wants them
 
 A worker marks the task that it is in by a line of its own, `\\0skate:task:<name>`, before the first output of that task
-on each stream. The marker is not shown; the lines after it carry the name.
+on each stream. The marker is not shown; the lines after it carry the name. It may follow text that another task has
+left unfinished: that is a line of its own, and the other's.
 
 Everything is bounded. A longer line than LINE_BYTES_MAX is cut and says so. When the driver does not keep up, lines
 beyond QUEUE_LINES_MAX are dropped and their number is said instead. A program that prints is never stopped by this.

@@ -28,6 +28,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from skate._node import interpreter
+
 #: The largest packet: a ForkWorker with a long sys.path.
 PACKET_BYTES_MAX = 160 << 10
 #: What a zygote runs in a worker, as "module:function"; the function takes a WorkerStart.
@@ -138,6 +140,7 @@ def close_all_but(keep: set[int]) -> None:
 
 def run_zygote(sock: socket.socket, parent_pid: int, entry: str = WORKER_ENTRY) -> NoReturn:
     """The life of a zygote, in a process of its own. `sock` leads to the daemon."""
+    interpreter.runs_no_user_code = True
     code = 0
     try:
         Zygote(sock, entry).run(parent_pid)
@@ -300,6 +303,7 @@ def kill_group(pid: int) -> None:
 
 def become_worker(order: ForkWorker, fds: list[int], run: Any, parent_pid: int) -> NoReturn:
     """In the forked child: leave nothing of the zygote, then do the worker's work."""
+    interpreter.runs_no_user_code = False
     code = 1
     try:
         die_with_parent(parent_pid, signal.SIGKILL)

@@ -14,7 +14,8 @@ import sys
 import time
 
 from skate._core.ids import JOB_BYTES
-from skate._node.main import NodeConfig
+from skate._node.interpreter import command
+from skate._node.main import ClusterConfig, NodeConfig
 from skate._wire.messages import Hello
 from skate._worker.surroundings import module_path, set_job_path, working_directory
 
@@ -24,6 +25,8 @@ START_TIMEOUT_S = 60.0
 #: The job that `skate submit` runs this program as, in hexadecimal digits.
 JOB_VARIABLE = "SKATE_JOB_ID"
 EXIT_TIMEOUT_S = 0.5
+#: A driver on no node has joined in a fraction of this. If it has not, it may have been told the wrong port.
+JOIN_SLOW_S = 1.0
 
 
 class Node:
@@ -85,9 +88,9 @@ class LocalNode(Node):
         self.process = _spawn(config, [theirs.fileno(), config.report_fd], {**os.environ, **env_vars})
         theirs.close()
         try:
-            if report >= 0:
+            if config.cluster is not None:
                 os.close(config.report_fd)
-                _check(report)
+                _check(report, config.cluster, self.process)
             super().__init__(ours, log_to_driver=log_to_driver, namespace=namespace)
         except ConnectionError:
             ours.close()
@@ -154,33 +157,56 @@ def _enter(address: str) -> socket.socket:
     )
 
 
-def _check(report: int) -> None:
+def _check(report: int, cluster: ClusterConfig, daemon: subprocess.Popen[bytes]) -> None:
     """Raise what kept the daemon from joining its cluster."""
+    import select
+
     import msgspec
 
     with os.fdopen(report, "rb") as file:
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        if not poll.poll(JOIN_SLOW_S * 1000) and _is_no_head(cluster):
+            daemon.kill()  # it would try for longer
+            host, port = cluster.control
+            raise ConnectionError(
+                f"init(address='skate://{host}:{port}'): what listens there ends the conversation when it is asked "
+                "for the cluster.\n"
+                "  why:  it may be a node's port and not the head's, or have just ended.\n"
+                "  next: check the port: `skate start --head` printed it, and it is 6380 unless --port named another."
+            )
         said = msgspec.json.decode(file.readline() or b'{"error": "its daemon has died."}')
     if "error" in said:
         raise ConnectionError(f"init(address='skate://…'): {said['error']}")
 
 
+def _is_no_head(cluster: ClusterConfig) -> bool:
+    """Whether what is there lets us in, and hangs up when it is asked what only a control service knows."""
+    from skate._wire.channel import Channel
+    from skate._wire.cluster import Ask
+    from skate._wire.entrance import Tls
+    from skate._wire.gate import HANDSHAKE_S, knock, speaks_tls
+
+    host, port = cluster.control
+    try:
+        tls = Tls(listens=False) if speaks_tls(host, port) else None
+        sock, _versions, _rest = knock(host, port, cluster.token.encode(), tls=tls)
+        with sock:
+            Channel(sock).send(Ask("cluster"))
+            sock.settimeout(HANDSHAKE_S)
+            return sock.recv(1) == b""
+    except OSError:
+        return False  # the daemon will say what is wrong
+
+
 def _spawn(config: NodeConfig, fds: list[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     import msgspec
 
-    # Paths are handed over explicitly: the child skips site initialisation, which is a fifth of an interpreter's start.
-    # It collects no garbage before its modules are imported: there is none.
-    code = (
-        "import gc, sys; gc.disable(); sys.path[:] = sys.argv.pop().split(':::'); "
-        "sys.prefix, sys.exec_prefix = sys.argv.pop().split(':::'); from skate._node.main import main; main()"
-    )
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [package, *(path for path in sys.path if path and isinstance(path, str))]
     settings = msgspec.json.encode(config)
     # The token of a cluster is nothing for the list of processes, which everybody can read.
     secret = config.cluster is not None
-    arguments = [f"{sys.prefix}:::{sys.exec_prefix}", ":::".join(paths)]
     process = subprocess.Popen(
-        [sys.executable, "-S", "-c", code, *([] if secret else [settings.decode()]), *arguments],
+        command("skate._node.main", *([] if secret else [settings.decode()])),
         stdin=subprocess.PIPE if secret else subprocess.DEVNULL,
         pass_fds=[fd for fd in fds if fd >= 0],
         start_new_session=True,

@@ -32,6 +32,6 @@ def run(start: WorkerStart) -> None:
     runtime.start(Hello(os.getpid(), "worker"), WELCOME_TIMEOUT_S)
     executor = runtime.executor
     assert executor is not None
-    tag_output(executor.task_name)
+    tag_output(executor.current_task, executor.task_name)
     sys.argv = [""]
     executor.run()
