@@ -30,6 +30,7 @@ from typing import Any
 from skate._config import STORE_BYTES_LEAST, temporary_directory
 from skate._control.main import ControlConfig
 from skate._node.launch import start_control, start_node
+from skate._node.lobby import node_id_of
 from skate._node.main import ClusterConfig, NodeConfig
 
 LOOPBACK = "127.0.0.1"
@@ -44,8 +45,15 @@ class ClusterNode:
 
     def __init__(self, process: subprocess.Popen[bytes], said: dict[str, str]) -> None:
         self._process = process
-        self.node_id = said["node_id"]
+        self._node_id = said["node_id"]
         self._lobby = said["lobby"]
+
+    @property
+    def node_id(self) -> str:
+        """It is another one when the node, held to be dead because it stood still for too long, has joined anew."""
+        if self.is_alive():
+            self._node_id = node_id_of(self.pid) or self._node_id
+        return self._node_id
 
     @property
     def pid(self) -> int:
@@ -114,9 +122,9 @@ class Cluster:
 
         Raises TimeoutError if that takes longer than so many seconds: a node that was not removed has died, say.
         """
-        expected = {node.node_id for node in self.nodes}
         deadline = time.monotonic() + timeout
-        while (known := self._known_nodes()) != [expected] * len(known):
+        # One that joins anew meanwhile is expected under its new id.
+        while (known := self._known_nodes()) != [expected := {node.node_id for node in self.nodes}] * len(known):
             if time.monotonic() >= deadline:
                 raise TimeoutError(
                     f"wait_for_nodes(timeout={timeout:g}): {len(expected)} nodes were added and not removed, and "

@@ -113,10 +113,11 @@ class PlacementGroupSchedulingStrategy(Strategy):
         index = self.placement_group_bundle_index
         usable = specs if index < 0 else specs[index : index + 1]
         if usable and not any(all(spec.get(name, 0) >= it for name, it in resources.items()) for spec in usable):
-            which = "no bundle" if index < 0 else f"not bundle {index}"
+            whole = "of the placement group has"
+            has = f"no bundle {whole} that:" if index < 0 else f"bundle {index} {whole} only"
             raise ValueError(
-                f"it asks for {_amounts(resources)}, and {which} of the placement group has that: "
-                f"{', '.join(_amounts(spec) for spec in usable)}. Ask for less, or make a group with larger bundles."
+                f"it asks for {_amounts(resources)}, and {has} {', '.join(map(_amounts, usable))}. Ask for less, or "
+                "make a group with larger bundles."
             )
         return in_bundle(resources, self.placement_group.id, self.placement_group_bundle_index)
 

@@ -862,6 +862,9 @@ def test_a_wrong_address(machine: Machine, port: str) -> None:
 def test_the_port_of_a_node_is_not_that_of_the_head(machine: Machine, port: str) -> None:
     machine.well("start", "--head", "--port", "0", "--node-port", port, *SMALL)
     machine.fails("start", "--address", f"127.0.0.1:{port}", says=["ended the conversation", "not the head's"])
+    done = machine.run([sys.executable, "-c", f"import skate; skate.init('skate://127.0.0.1:{port}')"])
+    assert "ConnectionError: init(address='skate://127.0.0.1:" in done.err
+    assert "it may be a node's port and not the head's" in done.err
     machine.well("stop")
 
 

@@ -26,6 +26,7 @@ from skate.cli.asking import Asking
 from skate.cli.trouble import Trouble
 from skate.cluster_utils import Cluster, ClusterNode
 from skate.util import placement_group
+from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_for
 
 
@@ -65,13 +66,17 @@ def test_a_node_that_freezes_is_dead_and_joins_anew_when_it_wakes(cluster: Clust
     wait_for(lambda: node.node_id in ids(), 10, "the node")
     refs = [node_id.remote(1.0) for _ in range(8)]
     wait_for(lambda: skate.available_resources().get("CPU", 0) == 0, 10, "all CPUs to be in use")
+    before = node.node_id
     with Frozen(node.pid):
         wait_for(lambda: node.node_id not in ids(), 10, "its death to be known")
         where = set(skate.get(refs))
         assert cluster.nodes[0].node_id in where
-    wait_for(lambda: len(ids()) == 2, 20, "the node to join anew")
-    assert node.node_id not in ids()
+    cluster.wait_for_nodes()
     assert node.is_alive(), "it is the same process"
+    assert before not in ids()
+    assert node.node_id in ids(), "and is known by its new id"
+    there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+    assert skate.get(node_id.options(scheduling_strategy=there).remote()) == node.node_id
     assert set(skate.get([node_id.remote(0.3) for _ in range(8)])) == ids()
 
 
@@ -159,14 +164,22 @@ def test_a_driver_on_a_machine_that_is_no_node(cluster: Cluster, monkeypatch: py
 
     assert skate.get(through.remote([skate.put(bytes(3_000_000))])) == 3_000_000
 
+    def is_all_free() -> bool:
+        return skate.available_resources()["object_store_memory"] == skate.cluster_resources()["object_store_memory"]
+
     @skate.remote(resources={"second": 1})
     def make() -> bytes:
         return bytes(3_000_000)
 
     assert len(skate.get(make.remote())) == 3_000_000
+    kept = skate.put(bytes(3_000_000))
+    assert skate.get(read.remote([kept])) == 3_000_000
+    wait_for(lambda: not is_all_free(), 10, "the copy to be counted")
     skate.shutdown()
     cluster.connect()
     wait_for(lambda: {job["state"] for job in jobs(cluster)[:-1]} == {"ended"}, 10, "the end of the job to be known")
+
+    wait_for(is_all_free, 10, "the copies of what the driver owned to be freed")
 
 
 def jobs(cluster: Cluster) -> list[dict[str, Any]]:

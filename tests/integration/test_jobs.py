@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -177,8 +179,33 @@ def test_how_a_job_ended_can_be_asked_after_it_ran_unwatched_for_long(
         about = skate.get(supervisor.about.remote())
         wait_for((tmp_path / "ran").exists, WITHIN_S, "the job to have run for long")
         if how == "cancel":
-            assert skate.get(supervisor.cancel.remote()) == -signal.SIGTERM
+            assert skate.get(supervisor.cancel.remote("me")) == -signal.SIGTERM
         else:
             wait_for(lambda: not psutil.pid_exists(about["pid"]), WITHIN_S, "the job to end")
             assert skate.get(supervisor.read.remote("me", 0)) == (b"", 5)
+        skate.kill(supervisor)
+
+
+def test_a_reader_who_has_heard_of_the_end_leaves_the_supervisor_to_who_cancels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ends at once, and what it has started only when it is killed: until then it is being cancelled."""
+    monkeypatch.setenv("SKATE_LOG_DIR", str(tmp_path / "logs"))
+    stubborn = "trap '' TERM; echo $$; while :; do sleep 1; done"
+    with skate.init(num_cpus=1):
+        supervisor = Supervisor.options(name="job-1", lifetime="detached").remote(
+            "1", ["sh", "-c", f"setsid sh -c {shlex.quote(stubborn)} & exec sleep 1000"], "", str(tmp_path), None
+        )
+        said, code = b"", None
+        while not said.endswith(b"\n"):  # from now on it ignores the signal
+            said += skate.get(supervisor.read.remote("me", len(said)))[0]
+        cancelled = supervisor.cancel.remote("you")
+        while code is None:
+            _, code = skate.get(supervisor.read.remote("me", len(said)))
+        assert code == -signal.SIGTERM
+        assert not skate.get(supervisor.release.remote("me")), "it may not be ended"
+        assert skate.get(cancelled) == -signal.SIGTERM
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may not have been reaped yet
+            assert psutil.Process(int(said)).status() == psutil.STATUS_ZOMBIE
+        assert skate.get(supervisor.release.remote("you")), "who cancelled is the last"
         skate.kill(supervisor)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 import skate
 from skate._node import lobby
 from skate._node.lobby import Lobby, enter, lobby_name, nodes_of, nodes_of_programs, open_nodes
+from skate._wire.channel import HEADER
 from skate._wire.handshake import greeting
 from skate.cluster_utils import Cluster
 
@@ -114,3 +116,17 @@ def test_a_door_that_nobody_opens_is_not_waited_at_for_ever(monkeypatch: pytest.
             enter(name)
         door.accept()[0].close()
         lobby._connect(name).close()
+
+
+def test_drivers_that_garble_are_cut_off_and_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster:
+        (name,) = nodes_of(cluster.address)
+        for garbage in (b"\xc1", b"\xc1\xc1", msgspec.msgpack.encode("\n\x1b[2Jforged")):
+            with enter(name) as visitor:
+                visitor.sendall(HEADER.pack(len(garbage)) + garbage)
+                while visitor.recv(1000):  # until it is cut off
+                    pass
+        with skate.init(cluster.address):
+            assert skate.get(skate.remote(abs).remote(-1)) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "broke the protocol" in line]
+    assert line.isprintable()

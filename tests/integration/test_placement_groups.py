@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,13 +177,22 @@ def test_gpus_of_a_bundle_are_its_own(alone: None) -> None:
     assert all(variable == str(ids[0]) for ids, variable in seen)
 
 
-@pytest.mark.parametrize(("needs", "index"), [({"num_cpus": 2}, -1), ({"num_gpus": 1}, -1), ({"num_cpus": 1}, 1)])
-def test_what_no_bundle_can_hold_is_an_error_at_once(alone: None, needs: dict[str, float], index: int) -> None:
+@pytest.mark.parametrize(
+    ("needs", "index", "why"),
+    [
+        ({"num_cpus": 2}, -1, "{'CPU': 2}, and no bundle of the placement group has that: {'CPU': 1}, {'CPU': 0.5}."),
+        ({"num_gpus": 1}, -1, "and no bundle of the placement group has that: {'CPU': 1}, {'CPU': 0.5}."),
+        ({"num_cpus": 1}, 1, "{'CPU': 1}, and bundle 1 of the placement group has only {'CPU': 0.5}."),
+    ],
+)
+def test_what_no_bundle_can_hold_is_an_error_at_once(
+    alone: None, needs: dict[str, float], index: int, why: str
+) -> None:
     group = placement_group([{"CPU": 1}, {"CPU": 0.5}])
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-    with pytest.raises(ValueError, match=r"bundle.* of the placement group has that"):
+    with pytest.raises(ValueError, match=re.escape(why)):
         node_id.options(scheduling_strategy=strategy, **needs).remote()
-    with pytest.raises(ValueError, match=r"bundle.* of the placement group has that"):
+    with pytest.raises(ValueError, match=re.escape(why)):
         Resident.options(scheduling_strategy=strategy, **needs).remote()
 
 

@@ -260,6 +260,12 @@ def test_soft_affinity_to_a_node_that_is_gone_is_like_none() -> None:
     assert books.asked() == {HERE: 1, B: 2, C: 2}
 
 
+@pytest.mark.parametrize("wanted", [HERE, B])
+def test_soft_affinity_to_a_node_without_the_labels_goes_to_one_that_has_them(wanted: bytes) -> None:
+    books = Books(node(HERE), node(B), node(C, free=0, queued=100, labels={"zone": "x"}))
+    assert books.demand(3, request(affinity=Affinity(wanted, soft=True), required=[Condition("zone")])) == {C: 3}
+
+
 def test_soft_affinity_to_a_node_that_is_gone_does_not_follow_queues() -> None:
     books = Books(node(HERE, free=0, queued=9), node(B, free=0), node(C, free=0, queued=1))
     books.demand(2, request(affinity=Affinity(D, soft=True)), may_leave=True)
@@ -399,6 +405,8 @@ def test_with_its_process_a_demand_is_gone() -> None:
         (request(required=[Condition("zone")]), "labels"),
         (request(affinity=Affinity(D)), "not part of the cluster"),
         (request(3, affinity=Affinity(HERE)), "less than it needs"),
+        (request(affinity=Affinity(HERE), required=[Condition("zone")]), "does not have the labels"),
+        (request(affinity=Affinity(B, soft=True), required=[Condition("zone")]), "no node has the labels"),
         (request(8, spread=True), "so much of CPU"),
         (request(8, affinity=Affinity(D, soft=True)), "so much of CPU"),
     ],
@@ -466,6 +474,8 @@ KINDS = [
     request(2, required=[Condition("zone", frozenset({"y"}))]),
     request(affinity=Affinity(B)),
     request(affinity=Affinity(C, soft=True)),
+    request(affinity=Affinity(B), required=[Condition("zone", frozenset({"y"}))]),
+    request(affinity=Affinity(C, soft=True), required=[Condition("zone", frozenset({"y"}))]),
     request(inputs=[Input(100 * MB, frozenset({B, C}))]),
     request(inputs=[Input(1000, frozenset({C})), Input(MB)]),
 ]
@@ -499,6 +509,7 @@ class Cluster(RuleBasedStateMachine):
         wanted = self.books.dispersal.wanted[cls]
         request, asked, nodes = wanted.request, self.books.asked(cls), self.books.nodes
         possible = order(request, nodes.values())
+        assert all(view.has_labels(request.required) for view in (nodes[id] for id in asked))
         if request.affinity is not None:
             return
         assert bool(possible) == bool(asked)

@@ -24,6 +24,7 @@ from skate._core.resources import PRECISION, to_units
 
 A, B, C = b"node-a", b"node-b", b"node-c"
 MB = 10**6
+IN_X = Condition("zone", frozenset({"x"}))
 
 
 def node(id: bytes, cpus: float = 2, *, used: float = 0, **facts: Any) -> NodeView:
@@ -85,6 +86,12 @@ def test_what_only_one_node_has_is_found() -> None:
         (request(required=[Condition("zone", frozenset({"x"}))]), [node(A)], "labels"),
         (request(affinity=Affinity(C)), [node(A)], "not part of the cluster"),
         (request(3, affinity=Affinity(A)), [node(A), node(B, 4)], "less than it needs"),
+        (
+            request(affinity=Affinity(A), required=[IN_X]),
+            [node(A), node(B, labels={"zone": "x"})],
+            "not have the labels",
+        ),
+        (request(affinity=Affinity(A, soft=True), required=[IN_X]), [node(A), node(B)], "no node has the labels"),
     ],
 )
 def test_what_can_never_run_says_why(demand: Request, nodes: list[NodeView], why: str) -> None:
@@ -99,6 +106,13 @@ def test_affinity_is_stronger_than_queues_and_if_soft_gives_way() -> None:
     assert chosen(request(affinity=Affinity(A, soft=True)), busy, idle) == A
     assert chosen(request(affinity=Affinity(C, soft=True)), busy, idle) == B
     assert chosen(request(3, affinity=Affinity(A, soft=True)), busy, node(B, 4)) == B
+
+
+def test_affinity_does_not_do_without_the_labels_that_are_required() -> None:
+    here, there, far = node(A), node(B, labels={"zone": "x"}, queued=1000), node(C, labels={"zone": "x"})
+    assert chosen(request(affinity=Affinity(B), required=[IN_X]), here, there, far) == B
+    assert chosen(request(affinity=Affinity(B, soft=True), required=[IN_X]), here, there, far) == B
+    assert chosen(request(affinity=Affinity(A, soft=True), required=[IN_X]), here, there, far) == C
 
 
 def test_labels_that_are_required_and_labels_that_are_preferred() -> None:

@@ -136,10 +136,10 @@ def share_out(
     affinity = request.affinity
     if affinity is not None:
         there = nodes.get(affinity.node)
-        if not affinity.soft or (there is not None and there.can_ever_fit(request.needs)):
+        if not affinity.soft or (there is not None and there.can_ever_run(request)):
             chosen = choose(request, nodes.values())
             return chosen if isinstance(chosen, Nowhere) else {chosen.id: count}
-    can_stay = home.can_ever_fit(request.needs) and all(it.holds(home.labels) for it in request.required)
+    can_stay = home.can_ever_run(request)
     if can_stay and request.preferred:  # unless another has the labels
         can_stay = any(node.id == here for node in order(request, nodes.values()))
     away = any(item.nodes and here not in item.nodes for item in request.inputs)

@@ -62,6 +62,12 @@ class NodeView(msgspec.Struct, kw_only=True):
     def fits(self, needs: Amounts) -> bool:
         return all(amount <= self.available.get(name, 0) for name, amount in needs.items())
 
+    def has_labels(self, conditions: Sequence[Condition]) -> bool:
+        return all(condition.holds(self.labels) for condition in conditions)
+
+    def can_ever_run(self, request: Request) -> bool:
+        return self.has_labels(request.required) and self.can_ever_fit(request.needs)
+
 
 class Residents(msgspec.Struct):
     """The actors of a node, as the one who places them knows them: before the node reports them."""
@@ -159,14 +165,10 @@ def choose(
     affinity = request.affinity
     if affinity is not None:
         wanted = next((node for node in living if node.id == affinity.node), None)
-        if wanted is not None and wanted.can_ever_fit(request.needs):
+        if wanted is not None and wanted.can_ever_run(request):
             return wanted
         if not affinity.soft:
-            return Nowhere(
-                f"the node {affinity.node.hex()} is not part of the cluster."
-                if wanted is None
-                else f"the node {affinity.node.hex()} has less than it needs."
-            )
+            return Nowhere(f"the node {affinity.node.hex()} {_why_not_there(request, wanted)}.")
     ordered = order(request, living, residents)
     return ordered[0] if ordered else Nowhere(_why_nowhere(request, living))
 
@@ -179,19 +181,15 @@ def order(
 ) -> list[NodeView]:
     """The nodes that can run it, best first, whatever its affinity. Ties go to the next of ids after that one."""
     living = sorted(nodes, key=lambda node: (node.id <= after, node.id))
-    feasible = [node for node in living if _has_labels(node, request.required) and node.can_ever_fit(request.needs)]
+    feasible = [node for node in living if node.can_ever_run(request)]
     if request.preferred:
-        feasible = [node for node in feasible if _has_labels(node, request.preferred)] or feasible
+        feasible = [node for node in feasible if node.has_labels(request.preferred)] or feasible
     if request.spread and residents is not None:
         return sorted(feasible, key=lambda node: _as_home(node, request.needs, residents.get(node.id, NOBODY)))
     if request.spread:
         return sorted(feasible, key=lambda node: (not node.fits(request.needs), _use_of(node), node.queued))
     # Resources that are taken are a queue too, if nobody stands in it yet.
     return sorted(feasible, key=lambda node: (wait_s(node, request) + _occupied_s(node, request.needs), _use_of(node)))
-
-
-def _has_labels(node: NodeView, conditions: Sequence[Condition]) -> bool:
-    return all(condition.holds(node.labels) for condition in conditions)
 
 
 def _as_home(node: NodeView, needs: Amounts, residents: Residents) -> tuple[bool, int, bool, float, int]:
@@ -215,10 +213,18 @@ def _use_of(node: NodeView) -> float:
     return max(parts, default=0.0)
 
 
+def _why_not_there(request: Request, node: NodeView | None) -> str:
+    if node is None:
+        return "is not part of the cluster"
+    if not node.has_labels(request.required):
+        return "does not have the labels that it requires"
+    return "has less than it needs"
+
+
 def _why_nowhere(request: Request, living: Sequence[NodeView]) -> str:
     if not living:
         return "the cluster has no node."
-    labelled = [node for node in living if _has_labels(node, request.required)]
+    labelled = [node for node in living if node.has_labels(request.required)]
     if not labelled:
         return "no node has the labels that it requires."
     most = {name: max(node.total.get(name, 0) for node in labelled) for name in request.needs}

@@ -19,6 +19,7 @@ import struct
 import time
 from collections.abc import Callable
 
+from skate._wire.complaints import Complaints, harmless
 from skate._wire.handshake import HELLO_BYTES, check_greeting, greeting
 
 _LISTENING = "00010000"
@@ -27,6 +28,8 @@ PRIVATE = "-private"
 GREETING_S = 10.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL = struct.Struct("ll")  # seconds, microseconds; no time at all is for ever
+
+_complaints = Complaints()
 
 
 def _prefix(uid: int) -> str:
@@ -79,17 +82,39 @@ class Lobby:
             self._on_driver(visitor)
 
 
+def complain(error: Exception) -> None:
+    """Of a driver that broke the protocol; once, for any process of this user can come in and say anything."""
+    what = f"skate: a driver is cut off from its node, because it broke the protocol: {harmless(str(error))}"
+    _complaints.make("driver", type(error).__name__, what)
+
+
 def open_nodes() -> list[str]:
     """Names of the nodes that can be joined and say to be this user's, newest first; `enter` finds out if they are."""
+    return sorted(_doors(), reverse=True)
+
+
+def node_id_of(pid: int) -> str:
+    """The id of the node whose daemon that process is, in hexadecimal digits; empty while it has no door."""
+    held = set()
+    with contextlib.suppress(OSError):  # it has ended
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # it was closed
+                held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    names = [name for name, inode in _doors().items() if f"socket:[{inode}]" in held]
+    return names[0].split("-")[3].partition("@")[0] if names else ""
+
+
+def _doors() -> dict[str, str]:
+    """By their names, how the kernel numbers the sockets of those that say to be this user's."""
     prefix = "@" + _prefix(os.getuid())
-    found = set()
+    found = {}
     # The names in there are bytes of anybody's choice.
     with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
         for line in file:
             fields = line.split()
             if len(fields) == 8 and fields[7].startswith(prefix) and fields[3] == _LISTENING:
-                found.add(fields[7][1:])
-    return sorted(found, reverse=True)
+                found[fields[7][1:]] = fields[6]
+    return found
 
 
 def nodes_of_programs() -> list[int]:

@@ -143,7 +143,7 @@ class Supervisor:
             where = f"in {directory}" if os.path.isdir(directory) else f"there is no directory {directory} on its node"
             raise CannotRun(f"{error.strerror}: {self._command[0]} ({where}).") from None
         self._noted = threading.Event()
-        #: Who reads the output, and has not got all of it.
+        #: Who reads the output or cancels the job, and has not said (`release`) that it knows how it ended.
         self._readers: set[str] = set()
         self._readers_lock = threading.Lock()
         self._record: dict[str, Any] = {
@@ -230,14 +230,17 @@ class Supervisor:
             time.sleep(LOOK_S)
 
     def release(self, reader: str) -> bool:
-        """That one reads no more; whether nobody does, so that this actor can be ended."""
+        """That one has heard how it ended; whether all have, so that this actor can be ended."""
         with self._answering(), self._readers_lock:
             self._readers.discard(reader)
             return not self._readers
 
-    def cancel(self) -> int:
+    def cancel(self, reader: str) -> int:
         """End the command and what it has started; its exit code."""
         with self._answering():
+            # Others hear of the command's end sooner. They must not end this actor while what ignores SIGTERM runs.
+            with self._readers_lock:
+                self._readers.add(reader)
             return self._cancel()
 
     def _cancel(self) -> int:
@@ -250,13 +253,19 @@ class Supervisor:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
             deadline = time.monotonic() + TERMINATE_S
-            while any(map(psutil.Process.is_running, processes)) and time.monotonic() < deadline:
-                if self._process.poll() is not None and len(processes) == 1:
-                    break
+            while any(map(_runs, processes)) and time.monotonic() < deadline:
                 time.sleep(LOOK_S)
         code = self._process.wait()
         self._noted.wait(NOTED_S)
         return code
+
+
+def _runs(process: psutil.Process) -> bool:
+    """What has lost its parent may be a zombie for long: the node reaps it when it has something else to reap."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _environment(address: str) -> dict[str, str]:

@@ -142,7 +142,7 @@ def _follow(id: str, supervisor: Any) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("\nskate: ending the job …\n")
-        skate.get(supervisor.cancel.remote(), timeout=ANSWER_S)
+        skate.get(supervisor.cancel.remote(reader), timeout=ANSWER_S)
         _release(supervisor, reader)
         return INTERRUPTED
     _release(supervisor, reader)
@@ -154,13 +154,14 @@ def _follow(id: str, supervisor: Any) -> int:
 
 def _cancel(id: str) -> int:
     supervisor = _find(id)
-    skate.get(supervisor.cancel.remote(), timeout=ANSWER_S)
-    _release(supervisor)
+    reader = secrets.token_hex(4)
+    skate.get(supervisor.cancel.remote(reader), timeout=ANSWER_S)
+    _release(supervisor, reader)
     print(f"Ended job {id}.")
     return 0
 
 
-def _release(supervisor: Any, reader: str = "") -> None:
+def _release(supervisor: Any, reader: str) -> None:
     """End the supervisor of a job that is over, unless others have still to hear from it how it ended."""
     with contextlib.suppress(skate.exceptions.ActorDiedError):  # the last of them was as quick
         if skate.get(supervisor.release.remote(reader), timeout=ANSWER_S):
