@@ -1617,3 +1617,32 @@ def test_a_threaded_actor_that_waits_gives_its_cpus_back() -> None:
             return value_of(skate.remote(lambda: 7).remote())
 
     assert value_of(skate.remote(Greedy).options(num_cpus=2, max_concurrency=2).remote().ask.remote()) == 7
+
+
+@pytest.mark.parametrize(
+    ("is_async", "options"),
+    [(False, {"concurrency_groups": {"io": 2}}), (False, {"max_concurrency": 2}), (True, {"max_concurrency": 1})],
+)
+def test_calls_run_beside_generators_that_are_read_halfway(is_async: bool, options: dict[str, Any]) -> None:
+    """One that waited for its reader would keep its place, and the reader may wait for a call that finds none."""
+
+    class Plain:
+        def count(self, end: int) -> Any:
+            yield from range(end)
+
+        def answer(self) -> int:
+            return 42
+
+    class Async:
+        async def count(self, end: int) -> Any:
+            for number in range(end):
+                yield number
+
+        async def answer(self) -> int:
+            return 42
+
+    actor: Any = skate.remote(Async if is_async else Plain).options(**options).remote()
+    streams = [actor.count.remote(300) for _ in range(2)]
+    assert [skate.get(next(stream)) for stream in streams] == [0, 0]
+    assert skate.get(actor.answer.remote(), timeout=20) == 42
+    assert [[skate.get(ref) for ref in stream] for stream in streams] == [list(range(1, 300))] * 2

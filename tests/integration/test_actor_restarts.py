@@ -992,3 +992,13 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert len(lines(pids)) == 3
     for pid in lines(pids):
         assert_gone(pid)
+
+
+def test_the_error_says_that_the_retries_of_a_call_are_used_up() -> None:
+    @skate.remote(max_restarts=-1, max_task_retries=1)
+    class Actor:
+        def die(self) -> None:
+            os._exit(1)
+
+    with pytest.raises(ActorUnavailableError, match=r"sent 2 times, which is all that max_task_retries=1 allows"):
+        skate.get(Actor.remote().die.remote(), timeout=30)

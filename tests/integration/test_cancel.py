@@ -9,6 +9,7 @@ import random
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -813,3 +814,145 @@ def test_a_task_that_submits_all_the_time_can_be_cancelled() -> None:
         for task in tasks:
             with pytest.raises(TaskCancelledError):
                 skate.get(task, timeout=WITHIN_S)
+
+
+def test_a_signal_that_comes_to_nothing_is_sent_again(tmp_path: Path) -> None:
+    """As one does that comes in the moment before the main thread blocks in the kernel; here the task takes it away."""
+
+    @skate.remote
+    def deaf_at_first() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        (tmp_path / "runs").touch()
+        signal.sigwait({signal.SIGUSR2})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
+        time.sleep(600)
+
+    ref = deaf_at_first.remote()
+    wait_for((tmp_path / "runs").exists, WITHIN_S, "the task to run")
+    skate.cancel(ref)
+    assert_cancelled(ref)
+
+
+def test_a_worker_is_not_used_again_after_an_import_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python forgets the package and not its modules: whoever imports it next finds it without their names."""
+    package = tmp_path / "halfway"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .first import *\nfrom .second import *\n__all__ = first.__all__\n")
+    (package / "first.py").write_text("__all__ = ['number']\nnumber = 1\n")
+    (package / "second.py").write_text(
+        f"import pathlib, time\n__all__ = []\nhere = pathlib.Path({str(tmp_path)!r})\n(here / 'imports').touch()\n"
+        "while not (here / 'done').exists():\n    time.sleep(0.01)\n"
+    )
+
+    @skate.remote
+    def use() -> int:
+        sys.path.insert(0, str(tmp_path))
+        import halfway  # type: ignore[import-not-found]
+
+        return int(halfway.number)
+
+    ref = use.remote()
+    wait_for((tmp_path / "imports").exists, WITHIN_S, "the import to begin")
+    skate.cancel(ref)
+    assert_cancelled(ref)
+    (tmp_path / "done").touch()
+    assert skate.get([use.remote() for _ in range(10)], timeout=WITHIN_S) == [1] * 10
+
+
+class SlowToSend:
+    """Holds a megabyte, and says when it is being pickled."""
+
+    def __init__(self, begun: Path, go_on: Path) -> None:
+        self.paths = begun, go_on
+
+    def __reduce__(self) -> Any:
+        begun, go_on = self.paths
+        begun.touch()
+        while not go_on.exists():
+            time.sleep(0.01)
+        return bytes, (b"x" * 1_000_000,)
+
+
+def store_bytes_used() -> float:
+    return skate.cluster_resources()["object_store_memory"] - skate.available_resources()["object_store_memory"]
+
+
+@pytest.mark.parametrize("when", ["while it is stored", "between two of them", "in a generator"])
+def test_values_that_a_cancelled_task_had_stored_are_freed(tmp_path: Path, when: str) -> None:
+    before = store_bytes_used()
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+
+    @skate.remote
+    def one() -> Any:
+        return SlowToSend(begun, go_on)
+
+    @skate.remote(num_returns=2)
+    def two() -> Any:
+        return np.zeros(1_000_000), SlowToSend(begun, go_on)
+
+    @skate.remote(num_returns="dynamic")
+    def several() -> Iterator[Any]:
+        for _ in range(3):
+            yield np.zeros(1_000_000)
+        yield SlowToSend(begun, go_on)
+
+    kinds: dict[str, Any] = {"while it is stored": one, "between two of them": two, "in a generator": several}
+    result = kinds[when].remote()
+    ref = result[0] if isinstance(result, list) else result
+    wait_for(begun.exists, WITHIN_S, "the value to be pickled")
+    skate.cancel(ref)
+    go_on.touch()
+    assert_cancelled(ref)
+    del result, ref
+    wait_for(lambda: store_bytes_used() <= before, WITHIN_S, "the memory to be free again")
+
+
+@pytest.mark.parametrize("how", ["ends", "fails", "is cancelled"])
+def test_a_task_may_keep_what_it_was_given_however_it_ends(tmp_path: Path, how: str) -> None:
+    @skate.remote
+    def keep(box: list[Any]) -> None:
+        vars(sys)["kept by a task"] = box
+        (tmp_path / "kept").touch()
+        if how == "fails":
+            raise ValueError
+        if how == "is cancelled":
+            time.sleep(600)
+
+    @skate.remote
+    def read() -> int | None:
+        (tmp_path / f"{os.getpid()} reads").touch()
+        wait_for(lambda: len(list(tmp_path.glob("* reads"))) == 2, WITHIN_S, "both workers to run this")
+        kept = vars(sys).pop("kept by a task", None)
+        return int(skate.get(kept[0])) if kept else None
+
+    ref = skate.put(7)
+    task = keep.remote([ref])
+    wait_for((tmp_path / "kept").exists, WITHIN_S, "the task to run")
+    if how == "is cancelled":
+        skate.cancel(task)
+    with contextlib.suppress(ValueError, TaskCancelledError):
+        skate.get(task, timeout=WITHIN_S)
+    del ref, task
+    gc.collect()
+    assert_works()
+    assert 7 in skate.get([read.remote() for _ in range(2)], timeout=WITHIN_S)
+
+
+def test_many_children_that_have_not_begun_share_one_error(tmp_path: Path) -> None:
+    """To make and pickle one takes a while, and the runtime's lock is held."""
+
+    @skate.remote(num_cpus=2)
+    def child() -> None:
+        wait_for((tmp_path / "open").exists, WITHIN_S, "the gate")
+
+    refs = [child.remote() for _ in range(500)]
+    runtime = current.get_runtime()
+    with runtime.lock:
+        runtime.submitter.cancel_children(b"")
+        failures = {id(runtime.table.entries[ref._id].value) for ref in refs[300:]}
+    (tmp_path / "open").touch()
+    assert len(failures) == 1
+    assert_cancelled(refs[-1])
+    assert_works()

@@ -571,3 +571,44 @@ def test_workers_die_with_the_daemon() -> None:
     pids = worker_pids()
     daemon_process().kill()
     wait_for(lambda: not any(alive(pid) for pid in pids), 10, "the workers to be gone")
+
+
+def test_values_that_a_crashed_task_had_stored_are_freed() -> None:
+    def used() -> float:
+        return skate.cluster_resources()["object_store_memory"] - skate.available_resources()["object_store_memory"]
+
+    class Deadly:
+        def __reduce__(self) -> Any:
+            os._exit(1)
+
+    @skate.remote(max_retries=1, num_returns=2)
+    def two() -> Any:
+        return b"x" * 10_000_000, Deadly()
+
+    @skate.remote(max_retries=0, num_returns="dynamic")
+    def several() -> Iterator[Any]:
+        for _ in range(3):
+            yield b"x" * 10_000_000
+        os._exit(1)
+
+    before = used()
+    for ref in (two.remote()[0], several.remote()):
+        with pytest.raises(WorkerCrashedError):
+            skate.get(ref, timeout=20)
+    del ref
+    wait_for(lambda: used() <= before, 20, "the memory to be free again")
+
+
+def test_a_task_that_has_ended_is_run_again_once_however_often_its_neighbours_crash(tmp_path: Path) -> None:
+    """Results of quick tasks wait for a moment to be sent together, and are lost with the worker."""
+
+    @skate.remote(max_retries=-1)
+    def step(number: int) -> int:
+        append(tmp_path / "runs", str(number))
+        if number % 10 == 5 and lines(tmp_path / "runs").count(str(number)) < 5:
+            os._exit(1)
+        return number
+
+    assert skate.get([step.remote(number) for number in range(50)], timeout=60) == list(range(50))
+    runs = collections.Counter(lines(tmp_path / "runs"))
+    assert max(runs[str(number)] for number in range(50) if number % 10 != 5) <= 2

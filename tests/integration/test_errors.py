@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -469,3 +470,29 @@ def test_slots_of_a_class_that_was_sent_by_value() -> None:
     with pytest.raises(Slotted) as caught:
         skate.get(fail.remote())
     assert caught.value.code == 4
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Nothing of it can be assigned, not even what Python itself would."""
+
+    level: int
+
+
+@pytest.mark.parametrize("in_actor", [False, True])
+def test_an_exception_that_cannot_be_changed_arrives_as_itself(in_actor: bool) -> None:
+    def fail() -> None:
+        raise Frozen(3)
+
+    @skate.remote
+    class Actor:
+        def __init__(self) -> None:
+            fail()
+
+    if in_actor:
+        with pytest.raises(skate.exceptions.ActorDiedError, match="Frozen"):
+            skate.get(Actor.remote().__ray_ready__.remote(), timeout=20)
+        return
+    with pytest.raises(Frozen) as caught:
+        skate.get(skate.remote(fail).remote(), timeout=20)
+    assert caught.value.level == 3

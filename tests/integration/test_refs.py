@@ -641,3 +641,15 @@ def test_a_finalizer_that_puts_something_while_dropped_references_are_seen_to(mo
         monkeypatch.undo()
         assert not [id for id in ids if id in runtime.table.entries]
     assert skate.get(put) == [1]
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_references_inside_the_items_of_a_dynamic_generator_are_kept(size: int, tmp_path: Path) -> None:
+    @skate.remote(num_returns="dynamic")
+    def boxes() -> Any:
+        for number in range(3):
+            yield [skate.put(b"x" * (size + number))]
+            skate.get(when.remote(tmp_path, None))  # time for whoever frees what nobody refers to
+
+    items = list(skate.get(boxes.remote()))
+    assert [len(skate.get(skate.get(item)[0])) for item in items] == [size, size + 1, size + 2]

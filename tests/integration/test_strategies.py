@@ -76,6 +76,15 @@ def test_tasks_that_are_spread_one_by_one_go_over_all_nodes(cluster: Cluster) ->
     assert set(places) == {node.node_id for node in cluster.nodes}
 
 
+def test_tasks_that_come_one_by_one_after_a_burst_are_spread(cluster: Cluster) -> None:
+    """The burst leaves several leases behind, which the others use while they are there."""
+    spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
+    assert len(set(skate.get([spread.remote() for _ in range(30)]))) == 3
+    counts = Counter(skate.get(spread.remote()) for _ in range(12))
+    assert len(counts) == 3, counts
+    assert max(counts.values()) <= 6, counts
+
+
 @pytest.mark.parametrize("options", [{"num_cpus": 0}, {"num_cpus": None}, {"num_cpus": 1}], ids=str)
 def test_actors_spread_evenly_right_after_tasks(cluster: Cluster, options: dict[str, object]) -> None:
     spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
@@ -109,6 +118,14 @@ def test_labels_select_nodes(cluster: Cluster, kind: str) -> None:
     for options, expected in LABELS:
         where = places_of(kind, **options)
         assert where <= {cluster.nodes[index].node_id for index in expected}, options
+
+
+@KINDS
+def test_soft_affinity_gives_way_to_labels(cluster: Cluster, kind: str) -> None:
+    first, second, _third = (node.node_id for node in cluster.nodes)
+    strategy = NodeAffinitySchedulingStrategy(first, soft=True)
+    assert places_of(kind, scheduling_strategy=strategy, label_selector={"zone": "b"}) == {second}
+    assert places_of(kind, scheduling_strategy=strategy, label_selector={"zone": "!b"}) == {first}
 
 
 @KINDS
@@ -157,6 +174,14 @@ def test_what_is_nowhere_is_an_error(alone: None, kind: str, options: dict[str, 
     errors = (skate.exceptions.TaskUnschedulableError, skate.exceptions.ActorUnschedulableError)
     with pytest.raises(errors, match=why):
         places_of(kind, 1, **options)
+
+
+@KINDS
+def test_affinity_to_a_node_without_the_labels_is_an_error(alone: None, kind: str) -> None:
+    here = NodeAffinitySchedulingStrategy(skate.get_runtime_context().get_node_id(), soft=False)
+    errors = (skate.exceptions.TaskUnschedulableError, skate.exceptions.ActorUnschedulableError)
+    with pytest.raises(errors, match=f"the node {here.node_id} does not have the labels"):
+        places_of(kind, 1, scheduling_strategy=here, label_selector={"zone": "b"})
 
 
 @pytest.mark.parametrize("node", ["", "xyz", 7, "ff"])

@@ -275,11 +275,15 @@ def test_three_retries_by_default(tmp_path: Path) -> None:
         ([OSError, KeyError], KeyError, 3),
         ([OSError], KeyError, 1),
         ([], KeyError, 1),
+        ([skate.exceptions.TaskError], KeyError, 3),
+        ([Exception], SystemExit, 1),
+        ([SystemExit], SystemExit, 3),
+        (True, SystemExit, 3),
     ],
     ids=str,
 )
 def test_exceptions_are_retried_when_asked(
-    retry_exceptions: Any, raised: type[Exception], runs: int, tmp_path: Path
+    retry_exceptions: Any, raised: type[BaseException], runs: int, tmp_path: Path
 ) -> None:
     skate.init(num_cpus=1)
     log = tmp_path / "attempts"
@@ -288,7 +292,7 @@ def test_exceptions_are_retried_when_asked(
     def fail() -> None:
         raise raised(attempts(log))
 
-    with pytest.raises(raised):
+    with pytest.raises(raised if issubclass(raised, Exception) else skate.exceptions.TaskError):
         skate.get(fail.remote())
     assert len(log.read_text()) == runs
 

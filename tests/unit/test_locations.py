@@ -56,6 +56,17 @@ def test_another_source_after_one_that_failed() -> None:
     assert locations.source_for(X, b"c") == b"b", "asked again"
 
 
+def test_a_node_that_dropped_its_copy_is_no_source_and_can_have_it_again() -> None:
+    locations = Locations()
+    for node in (b"a", b"b"):
+        locations.stored(X, node)
+    assert locations.source_for(X, b"c") == b"a"
+    assert locations.dropped(X, b"a") == [b"c"], "who asks it in vain, and then asks for another"
+    assert locations.source_for(X, b"c") == b"b"
+    assert locations.source_for(X, b"a") == b"b"
+    locations.validate()
+
+
 def test_who_depends_on_a_dead_node_asks_again_and_is_not_sent_to_its_own_children() -> None:
     locations = Locations()
     locations.stored(X, FIRST)
@@ -90,6 +101,37 @@ def test_freed_objects_are_nowhere() -> None:
     assert locations.source_for(X, b"c") is None
 
 
+def process(node: int, name: bytes = b"processs") -> bytes:
+    return node.to_bytes(4, "big") + name
+
+
+def node_numbered(number: int) -> bytes:
+    return number.to_bytes(4, "big") + b"node-of-that"
+
+
+def test_what_the_processes_of_a_node_own_is_known_by_that_node_wherever_it_was_made() -> None:
+    locations = Locations()
+    makers = [node_numbered(number) for number in (1, 2)]
+    for object, maker, owner in ((b"x", 0, process(1)), (b"y", 1, process(1)), (b"z", 0, process(2))):
+        locations.stored(object, makers[maker])
+        locations.owned(object, owner)
+    assert locations.owned_at(makers[0]) == [b"x", b"y"]
+    assert locations.owned_by(process(2)) == [b"z"]
+    assert locations.owned_by(process(2, b"another!")) == []
+    assert locations.owners_at(makers[0]) == [process(1), process(2)], "they are asked after when it dies"
+
+
+def test_an_object_that_was_freed_has_no_owner() -> None:
+    locations = Locations()
+    locations.owned(X, process(1))
+    assert locations.owned_by(process(1)) == [], "nobody knows of it any more"
+    locations.stored(X, b"a")
+    locations.owned(X, process(1))
+    locations.freed(X)
+    locations.validate()
+    assert locations.owned_by(process(1)) == []
+
+
 class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -121,6 +163,27 @@ class Histories(RuleBasedStateMachine):
             self.waiting.discard(node)
             self.pulling.add(node)
 
+    @rule()
+    def its_owner_is_told(self) -> None:
+        self.locations.owned(X, process(9))
+        assert self.locations.owned_by(process(9)) == ([X] if self.locations.is_known(X) else [])
+
+    @rule(node=ids)
+    def a_node_drops_it(self, node: bytes) -> None:
+        orphans = self.locations.dropped(X, node)
+        for of in (self.whole, self.pulling, self.waiting):
+            of.discard(node)
+        for orphan in orphans:
+            self.pulling.discard(orphan)
+            self.waiting.add(orphan)
+
+    @rule()
+    def it_is_freed(self) -> None:
+        nodes = self.locations.freed(X)
+        assert self.whole | self.pulling <= set(nodes), "nobody keeps what nobody refers to"
+        for of in (self.whole, self.pulling, self.waiting):
+            of.clear()
+
     @precondition(lambda self: self.pulling)
     @rule(data=st.data())
     def it_arrives(self, data: st.DataObject) -> None:
@@ -143,6 +206,7 @@ class Histories(RuleBasedStateMachine):
     def nobody_waits_in_a_circle(self) -> None:
         self.locations.validate()
         assert set(self.locations.holders(X)) == self.whole
+        assert self.locations.owned_by(process(9)) in ([], [X])
 
 
 TestHistories = Histories.TestCase

@@ -15,6 +15,7 @@ from skate._core.object_records import (
     ReplyAllocated,
     ReplyFull,
     ReplyPinned,
+    ReportDropped,
     StartReserve,
     StartRestore,
     StartSpill,
@@ -756,6 +757,120 @@ def test_stray_unpins_are_counted_and_harmless() -> None:
     assert bench.table.statistics()["stray_unpins"] == 3
 
 
+# -- copies of what lies elsewhere ----------------------------------------------------------------------------------
+
+KEEPER = b"keeper"
+
+
+def with_copies(*names: bytes) -> Bench:
+    """Copies of three units each, which can all be had again."""
+    bench = Bench()
+    bench.table.keeper = KEEPER
+    bench.table.is_redundant = lambda object_id: object_id in names
+    for name in names:
+        bench.put(KEEPER, name, 3)
+    return bench
+
+
+def test_a_redundant_copy_is_dropped_and_others_hear_of_it_first() -> None:
+    bench = with_copies(b"1", b"2", b"3")
+    (dropped, reply) = bench.allocate(A, 3)
+    assert dropped == ReportDropped(b"1"), "and nothing is written"
+    assert isinstance(reply, ReplyAllocated)
+    assert b"1" not in bench.table.objects
+    assert bench.pin(A, b"1") == [ReplyPinned(A, bench.requests, [(-1, 0)])], (
+        "at once: it is to be looked for elsewhere"
+    )
+
+
+def test_copies_are_dropped_before_anything_is_written_to_disk() -> None:
+    bench = Bench()
+    bench.table.keeper = KEEPER
+    bench.table.is_redundant = lambda object_id: True
+    bench.put(A, b"1", 3)
+    bench.put(A, b"2", 3)
+    bench.put(KEEPER, b"3", 3)
+    assert bench.allocate(A, 3)[0] == ReportDropped(b"3"), "although the others were used longer ago"
+    bench.table.validate()
+
+
+def test_a_copy_that_cannot_be_had_again_goes_to_disk() -> None:
+    bench = with_copies(b"1", b"2", b"3")
+    bench.table.is_redundant = lambda object_id: object_id == b"2"
+    assert bench.allocate(A, 3)[0] == ReportDropped(b"2")
+    assert isinstance(bench.allocate(A, 3)[0], StartSpill)
+    assert bench.where(b"1") is Place.SPILLING
+
+
+def test_only_copies_are_dropped() -> None:
+    """An id alone says nothing: what was a copy may have been made here since."""
+    bench = Bench()
+    bench.table.keeper = KEEPER
+    bench.table.is_redundant = lambda object_id: True
+    for name in (b"1", b"2", b"3"):
+        bench.put(A, name, 3)
+    assert isinstance(bench.allocate(A, 3)[0], StartSpill)
+
+
+def test_copies_make_room_when_the_disk_takes_nothing() -> None:
+    bench = with_copies(b"1", b"2", b"3")
+    bench.disk_limit = 0
+    bench.table.is_redundant = lambda object_id: False
+    bench.allocate(A, 3)
+    bench.all_io_ends([])
+    assert bench.table.room.queue, "nothing can leave"
+    bench.table.is_redundant = lambda object_id: True
+    commands = bench.tick(2.0)
+    assert [type(command) for command in commands] == [ReportDropped, ReplyAllocated]
+
+
+def test_a_copy_in_use_is_not_dropped() -> None:
+    bench = with_copies(b"1", b"2", b"3")
+    bench.pin(B, b"1", b"2", b"3")
+    assert bench.allocate(A, 3) == []
+    assert bench.unpin(B, b"2")[0] == ReportDropped(b"2")
+
+
+def test_a_copy_that_a_pin_waits_for_is_not_dropped() -> None:
+    """The pin was let in because the copy is here; the other object's seal is on its way."""
+    bench = with_copies(b"1", b"2", b"3")
+    assert bench.pin(B, b"1", b"late") == []
+    assert bench.allocate(A, 3)[0] == ReportDropped(b"2")
+    bench.put(C, b"small", 1)
+    assert not any(command == ReportDropped(b"1") for command in bench.allocate(A, 6))
+    bench.free(C, b"late")
+    (at,) = [command.at for command in bench.all_io_ends(bench.commands) if isinstance(command, ReplyPinned)]
+    assert at[0][0] >= 0
+    assert at[1] == (-1, 0)
+
+
+def test_a_copy_that_is_here_for_a_waiting_pin_stays_until_the_rest_is_here() -> None:
+    bench = Bench()
+    bench.table.keeper = KEEPER
+    bench.table.is_redundant = lambda object_id: True
+    bench.put(A, b"on disk", 5)
+    bench.allocate(b"process-d", 10)
+    bench.all_io_ends([])
+    bench.die(b"process-d")
+    bench.put(KEEPER, b"copy", 3)
+    bench.put(C, b"large", 6)
+    bench.pin(C, b"large")
+    assert bench.pin(B, b"copy", b"on disk") == []
+    assert bench.allocate(A, 3) == [], "whoever comes later waits"
+    bench.free(C, b"large")
+    commands = bench.all_io_ends(bench.unpin(C, b"large"))
+    (at,) = [command.at for command in commands if isinstance(command, ReplyPinned)]
+    assert all(offset >= 0 for offset, _ in at)
+
+
+def test_a_dropped_copy_can_come_again() -> None:
+    bench = with_copies(b"1", b"2", b"3")
+    bench.allocate(A, 3)
+    bench.die(A)
+    offset = bench.put(KEEPER, b"1", 3)
+    assert bench.pin(B, b"1") == [ReplyPinned(B, bench.requests, [(offset, 3 * UNIT)])]
+
+
 # -- random histories -----------------------------------------------------------------------------------------------
 
 UNITS = 24
@@ -775,6 +890,12 @@ class StoreModel(RuleBasedStateMachine):
         self.arena = ["free"] * (HEAD // UNIT + UNITS)
         self.disk: dict[int, str] = {}
         self.table = ObjectTable(HEAD, HEAD + UNITS * UNIT, full_grace_s=10, unsealed_grace_s=10)
+        self.table.keeper = KEEPER
+        #: Copies that can be had again.
+        self.redundant: set[bytes] = set()
+        self.table.is_redundant = self.redundant.__contains__
+        #: Of each pin that waits: what it may hope for, because it was not freed since.
+        self.hopes: dict[int, set[bytes]] = {}
         self.processes = [b"p%d" % i for i in range(SLOTS)]
         self.born = SLOTS
         self.words = 0
@@ -824,12 +945,25 @@ class StoreModel(RuleBasedStateMachine):
                 assert process == command.process
                 wanted = sum(self.live[object_id][1] for object_id in set(ids) if object_id in self.live)
                 assert self.ticked or size > UNITS * UNIT or wanted > UNITS, "what can be served one day waits"
+            elif isinstance(command, ReportDropped):
+                owner, _, _ = self.live.pop(command.id)
+                assert owner == KEEPER
+                assert command.id in self.redundant
+                assert not any(command.id in views for views in self.views.values()), "somebody looks at it"
+                assert not any(command.id in self.hopes[request] for request in self.waiting if request in self.hopes)
+                self.freed.add(command.id)
             else:
                 self.io.append(command)
+
+    def hope_no_more(self, object_id: bytes) -> None:
+        for hopes in self.hopes.values():
+            hopes.discard(object_id)
 
     # -- what processes do --------------------------------------------------------------------------------------------
 
     slots = st.integers(0, SLOTS - 1)
+    #: The last one is the keeper of copies.
+    owner_slots = st.integers(0, SLOTS)
 
     @rule(
         slot=slots,
@@ -845,7 +979,11 @@ class StoreModel(RuleBasedStateMachine):
         least = max(1, size // 8) if chunk else size
         self.carry_out(self.table.allocate(process, self.requests, size, least, self.now))
 
-    @rule(slot=slots, units=st.integers(2, 9), object_id=st.sampled_from(IDS), owner_slot=slots)
+    @rule(object_id=st.sampled_from(IDS), yes=st.booleans())
+    def its_original_is_out_of_reach_or_back(self, object_id: bytes, yes: bool) -> None:
+        (self.redundant.add if yes else self.redundant.discard)(object_id)
+
+    @rule(slot=slots, units=st.integers(2, 9), object_id=st.sampled_from(IDS), owner_slot=owner_slots)
     def put(self, slot: int, units: int, object_id: bytes, owner_slot: int) -> None:
         """Allocate and, if that is served at once, seal: so that the arena fills up with objects."""
         lent = self.lent[self.processes[slot]]
@@ -861,10 +999,10 @@ class StoreModel(RuleBasedStateMachine):
         units=st.integers(1, 8),
         slack=st.integers(0, UNIT - 1),
         object_id=st.sampled_from(IDS),
-        owner_slot=slots,
+        owner_slot=owner_slots,
     )
     def seal(self, slot: int, which: int, skip: int, units: int, slack: int, object_id: bytes, owner_slot: int) -> None:
-        process, owner = self.processes[slot], self.processes[owner_slot]
+        process, owner = self.processes[slot], [*self.processes, KEEPER][owner_slot]
         lent = self.lent[process]
         if not lent:
             with pytest.raises(StoreProtocolError):
@@ -883,6 +1021,7 @@ class StoreModel(RuleBasedStateMachine):
         if self.early.pop(object_id, None) == owner:
             self.live.pop(object_id, None)
             self.freed.add(object_id)
+            self.hope_no_more(object_id)
         else:
             self.live[object_id] = owner, units, word
             self.freed.discard(object_id)
@@ -907,6 +1046,7 @@ class StoreModel(RuleBasedStateMachine):
     def pin(self, slot: int, ids: list[bytes]) -> None:
         self.requests += 1
         self.waiting[self.requests] = self.processes[slot], 0, ids
+        self.hopes[self.requests] = {object_id for object_id in ids if object_id not in self.freed}
         self.carry_out(self.table.pin(self.processes[slot], self.requests, ids, self.now))
 
     @rule(slot=slots, which=st.integers(0, 7), version=st.integers(0, 3))
@@ -934,6 +1074,7 @@ class StoreModel(RuleBasedStateMachine):
             if object_id in self.live:
                 process = self.live.pop(object_id)[0]
                 self.freed.add(object_id)
+                self.hope_no_more(object_id)
             else:
                 process = self.processes[slot]
                 if object_id not in self.freed and object_id not in self.early:
@@ -951,6 +1092,7 @@ class StoreModel(RuleBasedStateMachine):
         for object_id in [object_id for object_id, (owner, _, _) in self.live.items() if owner == process]:
             del self.live[object_id]
             self.freed.add(object_id)
+            self.hope_no_more(object_id)
         self.processes[slot] = born = b"p%d" % self.born
         self.born += 1
         self.lent[born] = []
@@ -998,6 +1140,7 @@ class StoreModel(RuleBasedStateMachine):
             if fails and not lost.freed:
                 del self.live[lost.id]
                 self.freed.add(lost.id)
+                self.hope_no_more(lost.id)
             self.carry_out(self.table.restore_ended(job.job, "broken" if fails else "", self.now))
 
     @rule()

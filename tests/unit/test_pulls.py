@@ -22,6 +22,8 @@ from skate._core.pulls import (
     FreeRoom,
     Locate,
     Pulls,
+    Refusal,
+    Refused,
     Reserve,
     Unavailable,
 )
@@ -29,12 +31,13 @@ from skate._core.pulls import (
 X, Y, Z = b"object-x", b"object-y", b"object-z"
 STORE_BYTES = 40 * CHUNK_BYTES
 P, Q = b"process-p", b"process-q"
+FULL = Refusal("there is no room")
 
 
 def pulling(chunks: int = 6) -> Pulls:
     pulls = Pulls(STORE_BYTES)
     assert pulls.want(X, chunks * CHUNK_BYTES, P, NOW) == [Reserve(1, X, chunks * CHUNK_BYTES)]
-    assert pulls.reserved(1, X, ok=True) == [Locate(X)]
+    assert pulls.reserved(1, X) == [Locate(X)]
     asks = pulls.located(X, b"a")
     assert asks == [Ask(b"a", X, chunk) for chunk in range(min(chunks, WINDOW))]
     return pulls
@@ -55,7 +58,7 @@ def test_chunks_are_asked_for_ahead_and_the_last_one_completes_it() -> None:
 def test_an_empty_object_is_one_chunk() -> None:
     pulls = Pulls(STORE_BYTES)
     pulls.want(X, 0, P, NOW)
-    pulls.reserved(1, X, ok=True)
+    pulls.reserved(1, X)
     assert pulls.located(X, b"a") == [Ask(b"a", X, 0)]
 
 
@@ -77,8 +80,8 @@ def test_room_that_comes_too_late_goes_back() -> None:
     pulls.want(X, CHUNK_BYTES, P, NOW)
     assert pulls.forget(X, P) == []
     assert pulls.want(X, CHUNK_BYTES, P, NOW) == [Reserve(2, X, CHUNK_BYTES)]
-    assert pulls.reserved(1, X, ok=True) == [FreeRoom(1)]
-    assert pulls.reserved(2, X, ok=True) == [Locate(X)]
+    assert pulls.reserved(1, X) == [FreeRoom(1)]
+    assert pulls.reserved(2, X) == [Locate(X)]
 
 
 def test_another_source_is_asked_for_what_is_missing_only() -> None:
@@ -125,7 +128,17 @@ def test_pulls_leave_room_for_others_and_the_urgent_come_first() -> None:
     assert pulls.want(X, half, P, SOON) == [Reserve(1, X, half)]
     assert pulls.want(Y, half, P, SOON) == []
     assert pulls.want(Z, half, Q, NOW) == []
-    assert pulls.reserved(1, X, ok=False) == [Unavailable(X, (P,)), Reserve(2, Z, half)]
+    assert pulls.refused(1, X, FULL) == [Refused(X, (P,), FULL), Reserve(2, Z, half)]
+
+
+def test_who_wants_what_has_no_room_here_is_told_so_and_not_that_it_is_lost() -> None:
+    pulls = Pulls(STORE_BYTES)
+    pulls.want(X, 2 * STORE_BYTES, P, NOW)
+    pulls.want(X, 2 * STORE_BYTES, Q, SOON)
+    assert pulls.refused(1, X, FULL) == [Refused(X, (P, Q), FULL)]
+    assert not pulls.pulls
+    assert pulls.want(X, 2 * STORE_BYTES, P, NOW) == [Reserve(2, X, 2 * STORE_BYTES)], "it may be asked for again"
+    assert pulls.refused(1, X, FULL) == [], "that was said before"
 
 
 def test_what_is_larger_than_the_budget_comes_alone() -> None:
@@ -154,7 +167,7 @@ class Histories(RuleBasedStateMachine):
                 self.asked_room.append((command.room, command.object))
             elif isinstance(command, FreeRoom):
                 self.rooms.remove(command.room)
-            elif isinstance(command, (Arrived, Unavailable)):
+            elif isinstance(command, (Arrived, Unavailable, Refused)):
                 for who in command.wanted_by:
                     self.wants.remove((command.object, who))
 
@@ -175,7 +188,7 @@ class Histories(RuleBasedStateMachine):
         number, object = self.asked_room.pop(0)
         if ok:
             self.rooms.add(number)
-        self.do(self.pulls.reserved(number, object, ok=ok))
+        self.do(self.pulls.reserved(number, object) if ok else self.pulls.refused(number, object, FULL))
 
     def some(self, data: st.DataObject, state: str) -> bytes:
         return data.draw(st.sampled_from([id for id, pull in self.pulls.pulls.items() if pull.state == state]))

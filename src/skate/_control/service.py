@@ -180,7 +180,7 @@ class Control:
                     known = self.membership.members.keys() | self.membership.departed.keys()
                     self._names = {id: name for id, name in self._names.items() if id in known}
                     self._by_number.pop(node_of(node), None)
-                    self._locations.node_died(node)
+                    self._forget_objects_of(node)
                     for driver in [driver for driver in self._drivers if node_of(driver) == node_of(node)]:
                         self._driver_ended(driver, "lost")
                     self._processes = {id: job for id, job in self._processes.items() if node_of(id) != node_of(node)}
@@ -256,9 +256,11 @@ class Control:
 
     def _on_locate(self, link: Link, message: cluster.Locate) -> None:
         maker = self._by_number.get(node_at(message.place))
-        if maker is not None and not self._locations.is_known(message.object):
+        if maker is not None and not self._locations.has_all(message.object, maker):
             self._locations.stored(message.object, maker)
             self._send_to_node(maker, cluster.Tracked(message.object))
+        if self._locations.has_all(message.object, link.node_id):  # it would not ask
+            self._locations.dropped(message.object, link.node_id)
         source = self._locations.source_for(message.object, link.node_id)
         link.send(cluster.Located(message.object, node_of(source) if source is not None else 0))
 
@@ -271,9 +273,27 @@ class Control:
     def _on_copy_dropped(self, link: Link, message: cluster.CopyDropped) -> None:
         self._locations.dropped(message.object, link.node_id)
 
+    def _on_owned(self, link: Link, message: cluster.Owned) -> None:
+        self._locations.owned(message.object, message.owner)
+        if node_of(message.owner) not in self._by_number:
+            self._drop([message.object])
+
     def _on_freed(self, link: Link, message: cluster.Freed) -> None:
+        self._drop(message.objects)
+
+    def _forget_objects_of(self, node: bytes) -> None:
+        """A node is dead: what its processes owned goes. What was made there for others stays, if there are copies."""
+        self._drop(self._locations.owned_at(node))
+        # The dead one would have told of the ends of these owners. Now they are asked after (Introduce).
+        for owner in self._locations.owners_at(node):
+            if not self.lives(owner):
+                self._drop(self._locations.owned_by(owner))
+        self._locations.node_died(node)
+
+    def _drop(self, objects: list[bytes]) -> None:
+        """Wherever there is something of them."""
         drops: dict[bytes, list[bytes]] = {}
-        for object in message.objects:
+        for object in objects:
             for node in self._locations.freed(object):
                 drops.setdefault(node, []).append(object)
         for node, objects in drops.items():
@@ -298,6 +318,7 @@ class Control:
 
     def _on_process_gone(self, link: Link, message: cluster.ProcessGone) -> None:
         self._processes.pop(message.gone.process_id, None)
+        self._drop(self._locations.owned_by(message.gone.process_id))
         self.actors.process_died(message.gone)
         self._commons.process_died(message.gone.process_id)
 
@@ -470,6 +491,7 @@ HANDLERS: dict[type, Any] = {
     cluster.Locate: Control._on_locate,
     cluster.CopyStored: Control._on_copy_stored,
     cluster.CopyDropped: Control._on_copy_dropped,
+    cluster.Owned: Control._on_owned,
     cluster.Freed: Control._on_freed,
     cluster.BundlePrepared: Control._on_bundle_prepared,
     cluster.AskGroup: Control._on_ask_group,

@@ -1,7 +1,8 @@
 """Which nodes have a copy of an object, besides the one that made it: as far as a process knows by itself.
 
-Where a task has read an object there is a copy of it, and it stays until the object is freed. So whoever submits tasks
-knows where the next ones find their data, and asks nobody.
+Where a task has read an object there is a copy of it, and it stays until the object is freed, or memory is short there.
+So whoever submits tasks knows where the next ones find their data, and asks nobody. A copy that was dropped meanwhile
+is pulled again: that is all a wrong guess costs.
 """
 
 from __future__ import annotations

@@ -7,13 +7,18 @@
 Whoever pulls is given one source. If that dies, or has dropped the object, it asks again and goes on where it was. It
 is never sent to one that depends on itself, so every chain of sources ends at a whole copy.
 
-Owns:      for each object the nodes that have it or receive it, and who serves whom.
+An object ends when its owner frees it, or dies. The node where it was made tells of both; but that node may be dead by
+then, and its copies elsewhere would stay for ever. So the owner is known here, too.
+
+Owns:      for each object the nodes that have it or receive it, who serves whom, and whose it is.
 Knows not: bytes, chunks, sockets. Who pulls how much at a time is decided where the bytes arrive.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from skate._core.ids import node_of
 
 #: Nodes that one node serves the same object to at a time.
 FANOUT = 2
@@ -31,6 +36,8 @@ class Copy(msgspec.Struct):
 class Locations:
     def __init__(self) -> None:
         self._copies: dict[bytes, dict[bytes, Copy]] = {}
+        #: The processes that own them, once they are known: of objects in `_copies` only.
+        self._owners: dict[bytes, bytes] = {}
 
     def stored(self, object: bytes, node: bytes) -> None:
         """All of it is on that node: it was made there, or has arrived."""
@@ -44,6 +51,27 @@ class Locations:
 
     def is_known(self, object: bytes) -> bool:
         return object in self._copies
+
+    def has_all(self, object: bytes, node: bytes) -> bool:
+        copy = self._copies.get(object, {}).get(node)
+        return copy is not None and copy.is_whole
+
+    def owned(self, object: bytes, owner: bytes) -> None:
+        """That process owns it. Of an object that was freed meanwhile nothing is kept."""
+        if object in self._copies:
+            self._owners[object] = owner
+
+    def owned_by(self, owner: bytes) -> list[bytes]:
+        """What goes with that process."""
+        return [object for object, other in self._owners.items() if other == owner]
+
+    def owned_at(self, node: bytes) -> list[bytes]:
+        """What goes with all processes of that node."""
+        return [object for object, owner in self._owners.items() if node_of(owner) == node_of(node)]
+
+    def owners_at(self, node: bytes) -> list[bytes]:
+        """Who owns something of which that node has a copy."""
+        return sorted({owner for object, owner in self._owners.items() if node in self._copies[object]})
 
     def source_for(self, object: bytes, node: bytes) -> bytes | None:
         """From whom that node should get it; None if nobody has it. Asked again: another source than before, if any."""
@@ -86,6 +114,7 @@ class Locations:
             copies[child].source = b""
         if not copies:
             del self._copies[object]
+            self._owners.pop(object, None)
         return sorted(copy.served)
 
     def node_died(self, node: bytes) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
@@ -102,6 +131,7 @@ class Locations:
 
     def freed(self, object: bytes) -> list[bytes]:
         """Nobody refers to it any more; the nodes that have something of it."""
+        self._owners.pop(object, None)
         return sorted(self._copies.pop(object, {}))
 
     def holders(self, object: bytes) -> list[bytes]:
@@ -145,6 +175,7 @@ class Locations:
         return depth
 
     def validate(self) -> None:
+        assert self._owners.keys() <= self._copies.keys()
         for copies in self._copies.values():
             for node, copy in copies.items():
                 for child in copy.served:

@@ -121,6 +121,8 @@ def _validate_objects(table: ObjectTable) -> None:
     busy = {obj for obj, _ in room.jobs.values()}
     assert len(busy) == len(room.jobs), "one object, two I/O jobs"
     assert room.evictable_bytes == sum(obj.size for obj in room.evictable)
+    assert set(room.evictable_copies) == {obj for obj in room.evictable if obj.is_copy}
+    assert not room.dropped
     assert room.evictable_from == {obj.offset: obj for obj in room.evictable}
     assert room.evictable_to == {obj.offset + room.arena.round_up(obj.size): obj for obj in room.evictable}
     for obj in _everything(table):

@@ -7,6 +7,8 @@ An object's life:
                           │  └──pinned, or disk full───┘                    ▼
                           └───────────────────read────────────────────── RESTORING
 
+A redundant copy (its original lies on a living node) is not written to disk: chosen to leave, it is dropped.
+
 Memory of an object is reused when it is freed (or on disk), nobody pins it and no I/O touches it. A restored object
 keeps its copy on disk: should it leave again, it leaves at once, and nothing is written.
 
@@ -84,7 +86,13 @@ class Discard(NamedTuple):
     size: int
 
 
-Command = ReplyAllocated | ReplyPinned | ReplyFull | StartSpill | StartRestore | StartReserve | Discard
+class ReportDropped(NamedTuple):
+    """Tell others that this copy of an object is not here any more. To be done before any later command."""
+
+    id: bytes
+
+
+Command = ReplyAllocated | ReplyPinned | ReplyFull | StartSpill | StartRestore | StartReserve | Discard | ReportDropped
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
@@ -109,6 +117,7 @@ class StoredObject:
         "freed",
         "hole",
         "id",
+        "is_copy",
         "offset",
         "owner",
         "pins",
@@ -122,6 +131,8 @@ class StoredObject:
     def __init__(self, object_id: bytes, owner: bytes, offset: int, size: int) -> None:
         self.id = object_id
         self.owner = owner
+        #: Its original was made on another node.
+        self.is_copy = False
         self.size = size
         self.place = MEMORY
         #: Where in the arena; -1 if it has no memory (exactly while its place is DISK).
@@ -178,7 +189,7 @@ class Room:
 class PinWait:
     """A Pin that cannot be answered yet."""
 
-    __slots__ = ("absent", "deadline", "ids", "process", "request", "sequence", "since", "unknown")
+    __slots__ = ("absent", "deadline", "ids", "named", "process", "request", "sequence", "since", "unknown")
 
     def __init__(self, process: bytes, request: int, ids: list[bytes], deadline: float) -> None:
         self.process = process
@@ -186,6 +197,8 @@ class PinWait:
         self.ids = ids
         #: Ids that are not sealed yet. While there are any, it wants no room.
         self.unknown: set[bytes] = set()
+        #: All its ids, while some are unknown: none of the others may be dropped meanwhile.
+        self.named: frozenset[bytes] = frozenset()
         #: When it stops to wait for seals.
         self.deadline = deadline
         #: Its objects that are not in memory, once nothing is unknown; and since when, and with what right, it asks.

@@ -13,6 +13,9 @@ seconds. The hole belongs to the request from then on: its free parts are claime
 leave. So several holes can be under way side by side, and nobody takes space from a hole bit by bit. If an object in
 the hole is pinned in the meantime, or the disk fails, the hole is given up and the search begins anew.
 
+Copies of objects that lie on other nodes come first: if some of them make a hole, no other object leaves. They are not
+written to disk but dropped, and whoever wants one again pulls it again. Whether a copy may be dropped the table says.
+
 Four rules keep everybody going:
 
 - A request that cannot be helped now (too much is pinned) lets others pass, because they may be what it waits for: but
@@ -73,12 +76,16 @@ _by_sequence = attrgetter("sequence")
 class RoomMaker:
     """Room in [start, end) of the arena."""
 
-    def __init__(self, start: int, end: int, full_grace_s: float) -> None:
+    def __init__(
+        self, start: int, end: int, full_grace_s: float, may_drop: Callable[[StoredObject], bool] = lambda obj: False
+    ) -> None:
         self.arena = Allocator(end, ARENA_ALIGNMENT, start)
         self.disk = Allocator(DISK_BYTES_MAX, DISK_ALIGNMENT)
         #: What may leave: in memory, not pinned, not freed, untouched by I/O. Least recently touched first.
         self.evictable: OrderedDict[StoredObject, None] = OrderedDict()
         self.evictable_bytes = 0
+        #: Those of them that are copies.
+        self.evictable_copies: dict[StoredObject, None] = {}
         #: The same objects by where they begin and by where they end.
         self.evictable_from: dict[int, StoredObject] = {}
         self.evictable_to: dict[int, StoredObject] = {}
@@ -102,6 +109,9 @@ class RoomMaker:
         self.reserving: tuple[int, int, int] | None = None
         #: What the caller has to do. Taken away after each event.
         self.commands: list[Command] = []
+        #: What was dropped. Taken away by the table, which knows more about it.
+        self.dropped: list[StoredObject] = []
+        self._may_drop = may_drop
         self._full_grace_s = full_grace_s
         self._last_job = 0
         self._last_sequence = 0
@@ -238,6 +248,9 @@ class RoomMaker:
         limits = [DISK_BYTES_MAX]
         if self.disk_retry_at > now:
             limits = [0, self.spare_bytes] if self._may_use_spare(room) else [0]
+        hole = self._hole_of(filter(self._may_drop, islice(self.evictable_copies, SEARCH_MAX)), room.size)
+        if hole is not None and self._send_away(room, *hole, 0):
+            return True
         for limit in limits:
 
             def may_leave(obj: StoredObject, limit: int = limit) -> bool:
@@ -259,8 +272,11 @@ class RoomMaker:
         return room.object is not None and self.spare_bytes > 0
 
     def _bytes_to_write(self, obj: StoredObject) -> int:
-        """How much must be written to disk before it can leave: nothing if it is there, or on its way there."""
-        return self.disk.round_up(obj.size) if obj.place is MEMORY and obj.disk < 0 else 0
+        """How much must be written to disk before it can leave: nothing if it is there, or on its way there, or need
+        not be there."""
+        if obj.place is not MEMORY or obj.disk >= 0 or self._may_drop(obj):
+            return 0
+        return self.disk.round_up(obj.size)
 
     def _hole_of(self, objects: Iterable[StoredObject], size: int) -> Hole | None:
         """Take objects in this order until some of them, with the free space between them, make up `size`."""
@@ -335,7 +351,9 @@ class RoomMaker:
             if obj.place is SPILLING:
                 continue
             self.keep(obj)
-            if obj.disk >= 0:
+            if self._may_drop(obj):
+                self._drop(obj)
+            elif obj.disk >= 0:
                 self._leave(obj)
             else:
                 disk = self.disk.allocate(obj.size)
@@ -360,6 +378,15 @@ class RoomMaker:
     def _leave(self, obj: StoredObject) -> None:
         """It is on disk: its memory may be used for something else."""
         obj.place = DISK
+        self.vacate(obj)
+
+    def _drop(self, obj: StoredObject) -> None:
+        """It is not needed here: nothing of it stays, on disk neither."""
+        obj.freed = True
+        self.dropped.append(obj)
+        if obj.disk >= 0:
+            self.discard(obj.disk, obj.size)
+            obj.disk = -1
         self.vacate(obj)
 
     def vacate(self, obj: StoredObject) -> None:
@@ -438,6 +465,8 @@ class RoomMaker:
     def may_leave(self, obj: StoredObject) -> None:
         """It is in memory and nobody looks at it: it leaves when its turn comes."""
         self.evictable[obj] = None
+        if obj.is_copy:
+            self.evictable_copies[obj] = None
         self.evictable_bytes += obj.size
         self.evictable_from[obj.offset] = obj
         self.evictable_to[obj.offset + self.arena.round_up(obj.size)] = obj
@@ -447,6 +476,7 @@ class RoomMaker:
         """It does not wait for its turn to leave any more, if it did."""
         if obj in self.evictable:
             del self.evictable[obj]
+            self.evictable_copies.pop(obj, None)
             self.evictable_bytes -= obj.size
             del self.evictable_from[obj.offset]
             del self.evictable_to[obj.offset + self.arena.round_up(obj.size)]

@@ -13,6 +13,9 @@ Free may overtake Seal for the same reason. So an id that is freed before it is 
 that freed it, and a seal for that owner is freed on arrival. An id that was freed after its seal may be sealed again: a
 task that runs again makes the same ids.
 
+A copy of an object that lies on another node may be dropped when memory is short, if `is_redundant` says so and no pin
+waits for it: a pin that was let in because its objects are here must find them here.
+
 Invariants: see `object_audit.validate`; tests/unit/test_object_table.py checks them, and a model, after every step of
 random histories.
 """
@@ -26,7 +29,7 @@ from typing import Any
 
 from skate._core import object_audit
 from skate._core.allocator import RangeSet
-from skate._core.ids import short
+from skate._core.ids import TASK_BYTES, short
 from skate._core.object_records import (
     DISK,
     MEMORY,
@@ -36,6 +39,7 @@ from skate._core.object_records import (
     Process,
     ReplyFull,
     ReplyPinned,
+    ReportDropped,
     Room,
     StoredObject,
 )
@@ -68,8 +72,12 @@ class ObjectTable:
         describe: Callable[[bytes], str] = short,
     ) -> None:
         self.describe = describe
+        #: Who owns copies of objects that were made on other nodes; and whether one can be had again, which is asked
+        #: when room is made.
+        self.keeper = b""
+        self.is_redundant: Callable[[bytes], bool] = lambda object_id: False
         self.unsealed_grace_s = unsealed_grace_s
-        self.room = RoomMaker(start, end, full_grace_s)
+        self.room = RoomMaker(start, end, full_grace_s, self._may_drop)
         self.processes: dict[bytes, Process] = {}
         #: By id. Objects that are freed but pinned, or freed but touched by I/O, are still here; replaced ones are not.
         self.objects: dict[bytes, StoredObject] = {}
@@ -81,7 +89,7 @@ class ObjectTable:
         #: Processes that died recently.
         self.dead: OrderedDict[bytes, None] = OrderedDict()
         self.counters = dict.fromkeys(
-            ("spilled", "spilled_bytes", "restored", "restored_bytes", "refused", "lost", "stray_unpins"), 0
+            ("spilled", "spilled_bytes", "restored", "restored_bytes", "dropped", "refused", "lost", "stray_unpins"), 0
         )
 
     # -- what processes ask for ---------------------------------------------------------------------------------------
@@ -124,6 +132,7 @@ class ObjectTable:
                 f"Seal of {short(object_id)} at [{offset}, {offset + size}) by {self.describe(process)}: not lent to it"
             ) from error
         obj = StoredObject(object_id, owner, offset, size)
+        obj.is_copy = owner == self.keeper
         old = self.objects.get(object_id)
         self.objects[object_id] = obj
         if old is not None:
@@ -172,6 +181,7 @@ class ObjectTable:
         holder.waits[wait] = None
         wait.unknown = {object_id for object_id in ids if object_id not in objects and object_id not in self.freed}
         if wait.unknown:
+            wait.named = frozenset(ids)
             self.unsealed[wait] = None
             for object_id in wait.unknown:
                 self.unsealed_ids.setdefault(object_id, []).append(wait)
@@ -208,6 +218,11 @@ class ObjectTable:
                     self._known(object_id, now)
         self._free(known)
         return self._settle(now)
+
+    def returns_of(self, tasks: Iterable[bytes]) -> list[bytes]:
+        """What these tasks have made and nobody has freed."""
+        wanted = {task[:TASK_BYTES] for task in tasks}
+        return [id for id, obj in self.objects.items() if id[:TASK_BYTES] in wanted and not obj.freed]
 
     def process_died(self, process: bytes, now: float) -> Sequence[Command]:
         """Take back all that the process held, and free what it owned."""
@@ -360,6 +375,23 @@ class ObjectTable:
         if self.objects.get(obj.id) is obj:
             del self.objects[obj.id]
 
+    def _may_drop(self, obj: StoredObject) -> bool:
+        """Whether nobody would miss it here."""
+        if not obj.is_copy or obj.place is not MEMORY or obj.wanted_by:
+            return False
+        return self.is_redundant(obj.id) and not any(obj.id in wait.named for wait in self.unsealed)
+
+    def _forget_dropped(self) -> None:
+        dropped, self.room.dropped = self.room.dropped, []
+        for obj in dropped:
+            del self.objects[obj.id]
+            del self.processes[obj.owner].owned[obj]
+            # A node that was sent here for it meanwhile is answered at once, and looks elsewhere.
+            self._remember_freed(obj.id, b"")
+        self.counters["dropped"] += len(dropped)
+        # First: whoever wants one of them again must not be led here.
+        self.room.commands[:0] = [ReportDropped(obj.id) for obj in dropped]
+
     def _unlist(self, obj: StoredObject) -> None:
         """It shall neither leave nor come back any more."""
         self.room.keep(obj)
@@ -497,6 +529,8 @@ class ObjectTable:
         room = self.room
         if room.changed:
             room.serve_queue(now)
+            if room.dropped:
+                self._forget_dropped()
         if not room.commands:
             return ()
         commands, room.commands = room.commands, []

@@ -51,6 +51,8 @@ class Pending(msgspec.Struct):
     stream: Any = None
     #: Values of the arguments that are references, filled in as they arrive.
     unresolved: list[Any] = []
+    #: Where attempts that came to nothing may have stored returns: so many of the first ones; None: who knows.
+    left: dict[int, int | None] = {}
 
 
 class Entry(msgspec.Struct, gc=False):

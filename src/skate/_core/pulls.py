@@ -1,8 +1,8 @@
 """Objects on their way to this node: which come next, from whom, and what happens when a source fails.
 
     want ──▶ WAITING ──within the budget──▶ RESERVING ──the store has room──▶ LOCATING ──a source──▶ PULLING ──▶ arrived
-                                                                                 ▲                     │
-                                                                                 └── the source failed ┘
+                                       │                                         ▲                     │
+                                       └──it has none: refused                   └── the source failed ┘
 
 - Each object is pulled once, however many want it. It is given up when nobody wants it any more.
 - What a running task waits for comes before what a queued one will need; within each kind, first come, first served.
@@ -57,6 +57,16 @@ class Pull(msgspec.Struct):
         return min(self.wanted_by.values())
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """Why the store has no room."""
+
+    report: str
+    #: Because its disk does not take what should go there.
+    disk: bool = False
+    #: What holds the memory: what it is and for whom, and its bytes.
+    holders: list[tuple[str, int]] = []
+
+
 # -- what to do --------------------------------------------------------------------------------------------------------
 
 
@@ -96,13 +106,21 @@ class Unavailable(msgspec.Struct, frozen=True):
     wanted_by: tuple[bytes, ...]
 
 
+class Refused(msgspec.Struct, frozen=True):
+    """Tell those who want it that there is no room for it here. Elsewhere it is as alive as ever."""
+
+    object: bytes
+    wanted_by: tuple[bytes, ...]
+    why: Refusal
+
+
 class FreeRoom(msgspec.Struct, frozen=True):
     """Give that room back to the store."""
 
     room: int
 
 
-Command = Reserve | Locate | Ask | Arrived | Unavailable | FreeRoom
+Command = Reserve | Locate | Ask | Arrived | Unavailable | Refused | FreeRoom
 
 
 class Pulls:
@@ -135,16 +153,21 @@ class Pulls:
         wanted = [id for id, pull in self.pulls.items() if who in pull.wanted_by]
         return [command for id in wanted for command in self.forget(id, who)]
 
-    def reserved(self, room: int, object: bytes, *, ok: bool) -> list[Command]:
-        """The store's answer."""
+    def reserved(self, room: int, object: bytes) -> list[Command]:
+        """The store has room."""
         pull = self.pulls.get(object)
         if pull is None or pull.room != room:
-            return [FreeRoom(room)] if ok else []  # that pull was given up meanwhile
-        if not ok:
-            pull.room = 0
-            return self._give_up(pull)
+            return [FreeRoom(room)]  # that pull was given up meanwhile
         pull.state = LOCATING
         return [Locate(object)]
+
+    def refused(self, room: int, object: bytes, why: Refusal) -> list[Command]:
+        """The store has none."""
+        pull = self.pulls.get(object)
+        if pull is None or pull.room != room:
+            return []
+        self._remove(pull)
+        return [Refused(object, tuple(pull.wanted_by), why), *self._admit()]
 
     def located(self, object: bytes, source: bytes | None) -> list[Command]:
         pull = self.pulls.get(object)

@@ -51,7 +51,7 @@ class Extra(msgspec.Struct, array_like=True, gc=False):
     ahead: int = 0
     name: str = ""
     attempt: int = 0
-    #: At most once: its result must be on the way before the next task starts.
+    #: At most once, or again after a crash: its result must be on the way before the next task starts.
     once: bool = False
     #: Replace the worker after that many runs of the function; 0: never.
     max_calls: int = 0
@@ -91,6 +91,8 @@ class ResultExtra(msgspec.Struct, array_like=True, gc=False):
     items: int = 0
     #: One that was stopped had begun.
     began: bool = True
+    #: Of a task that failed or was stopped: so many of its returns may have been stored by then, and are nobody's.
+    left: int = 0
 
 
 class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -170,6 +172,12 @@ class Result(msgspec.Struct, array_like=True, gc=False):
     id: bytes
     value: Value
     extra: ResultExtra | None = None
+
+    def as_cancelled(self) -> Result:
+        """The task was cancelled, and ended all the same: its owner lets go of what it has made."""
+        self.extra = self.extra or ResultExtra()
+        self.extra.cancelled = True
+        return self
 
 
 class Timing(msgspec.Struct, array_like=True, gc=False):

@@ -41,7 +41,7 @@ from skate._node.actors import Actors
 from skate._node.demands import Demands
 from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
-from skate._node.lobby import Lobby, lobby_name
+from skate._node.lobby import Lobby, complain, lobby_name
 from skate._node.logs import LastLines, Stream
 from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
@@ -315,7 +315,7 @@ class Daemon:
         worker = process.worker
         if worker is None:
             if not _is_end(error):
-                sys.stderr.write(f"skate: a driver is cut off from its node, because it broke the protocol: {error}\n")
+                complain(error)
             self._on_driver_gone(process)
             return
         self.post(leases.WorkerRetired(process.id))
@@ -351,6 +351,8 @@ class Daemon:
             else:  # copies of them may be left
                 self.neighbours.transfers.free_copies(message.ids)
             return
+        if message.tasks:
+            message = wire.Free([*message.ids, *self.store.returns_of(message.tasks)])
         self.store.handle(process.id, message, time.monotonic())
         if self.neighbours is not None:
             self.neighbours.transfers.on_freed(message.ids)

@@ -18,7 +18,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from skate._core.object_records import Command, ReplyAllocated, ReplyFull, ReplyPinned, StartRestore, StartSpill
+from skate._core.object_records import (
+    Command,
+    ReplyAllocated,
+    ReplyFull,
+    ReplyPinned,
+    ReportDropped,
+    StartRestore,
+    StartSpill,
+)
 from skate._core.object_table import ObjectTable, StoreProtocolError
 from skate._node.spill import Spill, punch_hole
 from skate._store.layout import HEAD_BYTES, arena_file_bytes, slot_fields
@@ -71,11 +79,21 @@ class Store:
         self._view = memoryview(self._arena)
         self._spill = Spill(self._view, spill_directory, wake)
         self._reply = reply
+        self._on_dropped: Callable[[bytes], None] = lambda id: None
         self._last_message = 0.0
         #: Memory may have been written to up to here since it was last given back; 0 if there is none to give back.
         self._warm_end = 0
         #: What lies before this has been given back, as far as it is free.
         self._trimmed_to = HEAD_BYTES
+
+    def let_drop(
+        self, keeper: bytes, is_redundant: Callable[[bytes], bool], on_dropped: Callable[[bytes], None]
+    ) -> None:
+        """What `keeper` owns are copies of objects of other nodes. When memory is short, those go first for which
+        is_redundant(id) is true; on_dropped(id) hears of each."""
+        self._table.keeper = keeper
+        self._table.is_redundant = is_redundant
+        self._on_dropped = on_dropped
 
     def handle(self, process_id: bytes, message: StoreMessage, now: float) -> None:
         """A message from a process. Raises StoreProtocolError (a ValueError) if it breaks the rules: the peer is to be
@@ -154,6 +172,14 @@ class Store:
         obj = self._table.objects.get(id)
         return obj is not None and not obj.freed
 
+    def owner_of(self, id: bytes) -> bytes:
+        """The process that owns an object that is here."""
+        return self._table.objects[id].owner
+
+    def returns_of(self, tasks: list[bytes]) -> list[bytes]:
+        """What these tasks have stored here."""
+        return self._table.returns_of(tasks)
+
     def was_freed(self, id: bytes) -> bool:
         """Whether it is gone for good; of those that were freed lately."""
         return not self.has(id) and id in self._table.freed
@@ -195,6 +221,8 @@ class Store:
                     self._reply(process, Pinned(request, at))
                 case ReplyFull(process, request, report, disk, holders):
                     self._reply(process, StoreFull(request, report, disk, holders))
+                case ReportDropped(id):
+                    self._on_dropped(id)
                 case _:
                     if isinstance(command, StartRestore):
                         self._will_be_written(command.offset + command.size)

@@ -8,7 +8,8 @@
     another node ──AskChunk──▶ Transfers: pinned here, or on its own way here ──▶ Outlet ══chunks══▶ that node
 
 A copy belongs to this module, under a name of its own among the store's processes, until the control service says that
-its object is gone. Who made an object is told once somebody asks for it (Tracked), and tells when it is freed.
+its object is gone, or the store drops it because memory is short: only while the node that made the object lives. Who
+made an object is told once somebody asks for it (Tracked), and tells when it is freed.
 
 Owns:      pulls, the connections that carry chunks, and which objects of this node others know of.
 Knows not: which chunk comes next, or from whom; see `_core/pulls.py` and `_core/locations.py`.
@@ -21,7 +22,7 @@ import itertools
 import os
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from skate._core import pulls as core
@@ -108,6 +109,10 @@ class Transfers:
         self._sends: dict[tuple[int, int], int] = {}
         #: Pins that wait for objects: what each still lacks.
         self._pins: dict[tuple[bytes, int], tuple[wire.Pin, set[bytes]]] = {}
+        #: The ids in those pins, how many times each: what is here already must still be here when the rest has come.
+        self._awaited_ids: Counter[bytes] = Counter()
+        #: Copies here, and the nodes where they were made.
+        self._makers: dict[bytes, int] = {}
         self._inlets: dict[int, Inlet] = {}
         self._opening: dict[int, Link] = {}
         #: Nodes that listen nowhere and were asked to make a connection.
@@ -128,6 +133,7 @@ class Transfers:
         self._reports: deque[tuple[int, object, list[int] | None]] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         daemon.loop.watch(self._wake_fd, self._on_wake)
+        daemon.store.let_drop(self.keeper, self._is_redundant, self._on_dropped)
 
     # -- wanting ------------------------------------------------------------------------------------------------------
 
@@ -137,6 +143,7 @@ class Transfers:
         if not missing:
             return False
         self._pins[process_id, message.request] = (message, missing)
+        self._awaited_ids.update(message.ids)
         self._do(self._commands)
         return True
 
@@ -157,7 +164,7 @@ class Transfers:
 
     def on_process_died(self, process_id: bytes) -> None:
         for key in [key for key in self._pins if key[0] == process_id]:
-            del self._pins[key]
+            self._end_pin(key)
         self._do(self._pulls.forget_all(process_id))
         self.sweep()
 
@@ -166,8 +173,23 @@ class Transfers:
         for key, (message, missing) in list(self._pins.items()):
             missing.discard(object)
             if not missing:
-                del self._pins[key]
+                self._end_pin(key)
                 self._daemon.store.handle(key[0], message, time.monotonic())
+
+    def _end_pin(self, key: tuple[bytes, int]) -> None:
+        message, _ = self._pins.pop(key)
+        for id in message.ids:
+            self._awaited_ids[id] -= 1
+            if not self._awaited_ids[id]:
+                del self._awaited_ids[id]
+
+    def _refuse(self, object: bytes, why: core.Refusal) -> None:
+        """There is no room for it: pins that lack it are answered as the store itself would. What else they lack may
+        come: they are likely to be asked for again."""
+        for key, (message, missing) in list(self._pins.items()):
+            if object in missing:
+                self._end_pin(key)
+                self._daemon.send(key[0], wire.StoreFull(message.request, why.report, why.disk, why.holders))
 
     def _do(self, commands: list[core.Command]) -> None:
         for command in commands:
@@ -191,6 +213,9 @@ class Transfers:
                     self._places.pop(object, None)
                     self._daemon.store.handle(self._nobody, wire.Free([object]), time.monotonic())
                     self._settle(object)
+                case core.Refused(object, _, why):
+                    self._places.pop(object, None)
+                    self._refuse(object, why)
                 case core.FreeRoom(room):
                     self._give_up(room)
 
@@ -204,10 +229,12 @@ class Transfers:
             case wire.Allocated(number, offset, _):
                 room = self._rooms[number]
                 room.offset = offset
-                self._do(self._pulls.reserved(number, room.object, ok=True))
-            case wire.StoreFull(number) if process_id == self.keeper:
+                self._do(self._pulls.reserved(number, room.object))
+            case wire.StoreFull(number, report, disk, holders) if process_id == self.keeper:
                 room = self._rooms.pop(number)
-                self._do(self._pulls.reserved(number, room.object, ok=False))
+                if self._room_of.get(room.object) == number:
+                    del self._room_of[room.object]
+                self._do(self._pulls.refused(number, room.object, core.Refusal(report, disk, holders)))
             case wire.Pinned(number, [(offset, size)]):
                 self._on_pinned(self._pin_requests.pop(number), offset, size)
             case wire.StoreFull(number):
@@ -221,9 +248,10 @@ class Transfers:
     def _on_arrived(self, object: bytes) -> None:
         number = self._room_of.pop(object)
         room = self._rooms.pop(number)
+        maker = node_at(self._places.pop(object, 0))
         if room.size >= MEASURED_BYTES:
             self._daemon.bytes_per_s.learn(room.size / max(1e-6, time.monotonic() - room.since))
-        self._places.pop(object, None)
+        self._makers.pop(object, None)
         seal = wire.Seal([(object, self.keeper, room.offset, room.size)])
         self._daemon.store.handle(self.keeper, seal, time.monotonic())
         passed_on = self._passed_on.pop(object, None)
@@ -232,6 +260,17 @@ class Transfers:
         self._neighbours.tell_control(cluster.CopyStored(object))
         self._tell_sources(object)
         self._settle(object)
+        # Not earlier: until those for whom it came have pinned it, it must not be dropped.
+        if self._daemon.store.has(object):
+            self._makers[object] = maker
+
+    def _is_redundant(self, id: bytes) -> bool:
+        """Whether a copy can be had again, as far as is known here, and no pin waits for it."""
+        return id not in self._awaited_ids and self._makers.get(id) in self._neighbours.members
+
+    def _on_dropped(self, id: bytes) -> None:
+        self._makers.pop(id, None)
+        self._neighbours.tell_control(cluster.CopyDropped(id))
 
     def _tell_sources(self, object: bytes) -> None:
         for node in self._asked_of.pop(object, ()):
@@ -450,6 +489,9 @@ class Transfers:
             for node, _start, _size, tag in waiting:
                 self._neighbours.send(node, cluster.ChunkFailed(object, tag, freed))
             return
+        owner = self._daemon.store.owner_of(object)
+        if owner != self.keeper:
+            self._neighbours.tell_control(cluster.Owned(object, owner))
         for ask in waiting:
             self._send_part(object, *ask)
 
@@ -573,4 +615,6 @@ class Transfers:
         self._neighbours.tell_control(cluster.Freed(ids))
 
     def on_drop_copies(self, ids: list[bytes]) -> None:
+        for id in ids:
+            self._makers.pop(id, None)
         self._daemon.store.handle(self.keeper, wire.Free(ids), time.monotonic())

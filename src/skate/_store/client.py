@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from skate._core.ids import node_at, node_of, place_of
+from skate._core.ids import node_at, node_of, place_of, return_id, size_at
 from skate._serialize.values import Serialized
 from skate._store.layout import align, view_bytes
 from skate._store.seals import Seals
@@ -108,6 +108,11 @@ class StoreClient:
         for node, ids in elsewhere.items():
             self._send(Free(ids, node))
 
+    def free_returns(self, task: bytes, count: int | None, node: int) -> None:
+        """Nobody was ever told of the first so many returns that a task may have stored there; None: of any."""
+        ids: list[bytes] = [return_id(task, index) for index in range(count or 0)]
+        self._send(Free(ids, 0 if node == self._node else node, [] if count is not None else [task]))
+
     def _take_back(self, spaces: list[tuple[int, int]]) -> None:
         """Space of objects that the daemon never heard of: what lies before the rest of the chunk belongs to that."""
         ranges: list[tuple[int, int]] = []
@@ -189,7 +194,7 @@ class StoreClient:
             if reply is None:
                 raise TimeoutError
             if isinstance(reply, StoreFull):
-                raise self._full(reply, 0)
+                raise self._full(reply, sum(map(size_at, missing.values())))
             assert isinstance(reply, Pinned)
             for id, (offset, size) in zip(missing, reply.at, strict=True):
                 found[id] = None if offset < 0 else self._lay_over(id, offset, size)

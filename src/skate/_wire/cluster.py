@@ -332,6 +332,14 @@ class Tracked(Message, tag=42):
     object: bytes
 
 
+class Owned(Message, tag=47):
+    """The node where it was made → control, before the first chunk of it goes out: it belongs to that process, and ends
+    with it, or with that process's node. No reply. Safe to resend."""
+
+    object: bytes
+    owner: bytes
+
+
 class CopyStored(Message, tag=43):
     """Node → control: all of it is here now. No reply."""
 
@@ -394,10 +402,10 @@ class DoneWith(Message, tag=54):
 ClusterMessage = Union[  # noqa: UP007 - as in messages.py
     Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
     ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, AskEvents, NodeEvents,
-    PleaseTransfer, OfferTransfer, Locate, Located, Tracked, CopyStored, CopyDropped, Freed, DropCopies, OpenTransfer,
-    TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess,
-    Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved, AskGroup,
-    Heard, Resume, Confirm,
+    PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed, DropCopies,
+    OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced,
+    ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved,
+    AskGroup, Heard, Resume, Confirm,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -360,11 +360,11 @@ class Unpin(Message, tag=47):
 
 
 class Free(Message, tag=48):
-    """Owner → daemon: nobody refers to these any more. Memory is reused when the last pin is gone. No reply."""
+    """Owner → daemon: nobody refers to these, nor to what these tasks, whose process died, have stored. No reply."""
 
     ids: list[bytes]
-    #: The number of the node where they lie; 0: this one.
-    node: int = 0
+    node: int = 0  # the number of the node where they lie; 0: this one
+    tasks: list[bytes] = []
 
 
 # -- owner ↔ executor -----------------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ class AsyncCalls(Concurrency):
                     result = self._result(peer, task, value)
             del value
         except asyncio.CancelledError:
-            result = self._executor.cancelled_result(task.id)
+            result = executor.interrupted(peer, task)
         except EXITS as error:
             self._actor.exit(error)
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
@@ -412,7 +412,7 @@ class ThreadedCalls(Concurrency):
         try:
             result = self._call(peer, task)
             if current.cancelled and task.extra is not None and task.extra.generator:
-                result = self._executor.cancelled_result(task.id)  # it was closed before its end
+                result = result.as_cancelled()  # it was closed before its end
         except EXITS as error:
             self._actor.exit(error)
         except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call

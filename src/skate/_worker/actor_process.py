@@ -105,7 +105,7 @@ class ActorProcess:
             name = f"{self.start.info.class_name}.__init__"
             with collecting_refs():
                 failure = failure_of(error, function_name=name, pid=runtime.pid)
-            error.__traceback__ = None
+            BaseException.with_traceback(error, None)  # a class may forbid an assignment
             self._end(Death(kind, f"{what} {type(error).__name__}.", failure=failure))
             return False
         self._keep_references(extra.refs)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
 from skate._core.actor_link import ActorLink
-from skate._core.ids import FIRST_RETURN, pack_id
+from skate._core.ids import FIRST_RETURN, node_of, pack_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import ActorInfo, ActorSettings, Death, Extra, Failure, Task
 from skate._object_ref import ObjectRef
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 #: Items that a generator may be ahead of its reader if nothing bounds it.
 NO_LIMIT = 1 << 60
+#: An actor that runs so many calls at a time is not soon full of generators that wait for their readers.
+MANY_PLACES = 100
 
 
 class ActorGone(Exception):
@@ -59,7 +61,7 @@ class ActorGone(Exception):
 class Link(ActorLink):
     """An actor that this process has a handle to."""
 
-    __slots__ = ("creation_id", "death", "holding", "name", "pending_max", "sent_process")
+    __slots__ = ("creation_id", "death", "holding", "name", "pending_max", "places", "sent_process")
 
     def __init__(self, id: bytes, settings: ActorSettings, *, name: str, pending_max: int) -> None:
         eager = settings.is_async or settings.max_concurrency > 1 or bool(settings.groups)
@@ -67,6 +69,8 @@ class Link(ActorLink):
         self.name = name
         self.creation_id = id + FIRST_RETURN
         self.pending_max = pending_max
+        #: How many calls run at a time, by concurrency group.
+        self.places = {"": settings.max_concurrency, **settings.groups}
         self.death: Death | None = None
         #: Who has the calls that were sent: for some seconds it may run on, although `process` names nobody any more.
         self.sent_process = b""
@@ -95,8 +99,10 @@ class MethodCall:
         self.retry_exceptions = options.retry_exceptions
         self.generator = generator
         self.num_returns = options.num_returns if isinstance(options.num_returns, int) else 1
-        # A plain actor that waits for a reader takes no other call meanwhile, perhaps one that the reader waits for.
-        ahead = GENERATOR_AHEAD if link.eager else NO_LIMIT
+        # A generator that waits for its reader keeps its place. Where there are few of them, others may find none, and
+        # perhaps the reader waits for one of those.
+        places = link.places.get(options.concurrency_group or "", 1)
+        ahead = GENERATOR_AHEAD if places >= MANY_PLACES else NO_LIMIT
         self.ahead = options._generator_backpressure_num_objects or ahead
         self.extra = Extra(
             num_returns=self.num_returns,
@@ -354,7 +360,7 @@ class Actors:
 
     def on_results(self, peer: Peer, message: m.Results) -> None:
         link = peer.link
-        self._runtime.submitter.take_results(peer, link.inflight, message.results)
+        self._runtime.outcomes.take_results(peer, link.inflight, message.results)
         if link.queue:
             self.push(link)
         elif link.holding and not link.inflight:
@@ -409,13 +415,15 @@ class Actors:
             entry = self._table.entries.get(task.id)
             if entry is None or entry.task is None:
                 continue  # it took the result of a call before it, and failed with that
+            if task.id in sent:
+                self._runtime.outcomes.note_left(entry, node_of(link.sent_process))
             if entry.pending is not None and entry.pending.cancelled:
                 # What was cancelled before it began was answered by the actor; for these it had no time.
                 began = task.id in sent
                 error: BaseException = TaskCancelledError(task_name=entry.call.name, was_running=began)
             else:
-                error = self._error(link)
-            self._runtime.submitter.fail(task.id, entry, error)
+                error = self._error(link, runs=entry.pending.retries + 1 if entry.pending is not None else 1)
+            self._runtime.outcomes.fail(task.id, entry, error)
         if link.state is not core.DEAD and link.queue:
             self.push(link)
         self.settle(link)
@@ -424,17 +432,18 @@ class Actors:
         entry = self._table.entries[task.id]
         if entry.pending is not None and entry.pending.cancelled:
             return False
-        if not self._runtime.submitter.retries_left(entry):
+        if not self._runtime.outcomes.retries_left(entry):
             return False
         if entry.pending is None:
             entry.pending = Pending()
         entry.pending.retries += 1
+        self._runtime.outcomes.note_left(entry, node_of(entry.call.link.sent_process))
         if entry.pending.stream is not None and task.extra is not None:
             task.extra.skip = entry.pending.stream.received
         return True
 
-    def _error(self, link: Link) -> ActorError | ActorUnschedulableError | ActorPlacementGroupRemoved:
-        """Why a call to it fails now."""
+    def _error(self, link: Link, runs: int = 1) -> ActorError | ActorUnschedulableError | ActorPlacementGroupRemoved:
+        """Why a call to it fails now that it was sent so often."""
         death = link.death or Death("crash", "it is not known why.")
         if death.kind == "group":
             return ActorPlacementGroupRemoved(f"the placement group of the actor {link.name} was removed.")
@@ -455,6 +464,11 @@ class Actors:
         advice = "" if death.kind in ("crash", "memory") else "create it again."
         if death.kind in ("init", "arguments", "restarts"):
             advice = "mend that, and create it again."
+        if kind is ActorUnavailableError and runs > 1:
+            advice = (
+                f"it was sent {runs} times, which is all that max_task_retries={runs - 1} allows: call again if the "
+                "method may run once more, or raise that."
+            )
         error = kind(actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice)
         error.__cause__ = cause
         return error
@@ -466,7 +480,7 @@ class Actors:
         task = entry.task
         assert task is not None
         if link.withdraw(task):
-            self._runtime.submitter.fail(id, entry, TaskCancelledError(task_name=entry.call.name))
+            self._runtime.outcomes.fail(id, entry, TaskCancelledError(task_name=entry.call.name))
             self.settle(link)
             self.push(link)
         elif id in link.inflight:

@@ -250,7 +250,7 @@ class Arguments:
         value = source.value
         if type(value) is Failure:
             call = entry.call
-            runtime.submitter.fail_with(task.id, entry, value)
+            runtime.outcomes.fail_with(task.id, entry, value)
             call.gave_up(task, value)
             return
         assert isinstance(value, (bytes, int))

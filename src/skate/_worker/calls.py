@@ -26,7 +26,7 @@ class SchedulingClass:
 
     __slots__ = (
         "asked_at", "cap", "demand", "depth", "env", "idle", "inputs", "key", "leases", "push_at", "queue",
-        "resources", "retriable", "spreads_until", "where",
+        "resources", "retriable", "spreads_until", "turns", "where",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class SchedulingClass:
         self.asked_at = 0.0
         #: How long their tasks wait for further leases.
         self.spreads_until = 0.0
+        #: When nodes were last sent some of them, by the number of the node.
+        self.turns: dict[int, float] = {}
         #: Nesting of the task that last asked.
         self.depth = 0
         #: Length of the queue at which the next push is tried.

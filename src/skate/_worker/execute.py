@@ -15,16 +15,14 @@ The id of the running task stands in this process's slot of the arena, where the
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import inspect
 import os
-import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import child_prefix, node_at, node_of, return_id
@@ -42,12 +40,11 @@ from skate._serialize.values import (
 )
 from skate._store.layout import SLOT_TASK_BYTES, slot_fields
 from skate._wire import messages as m
-from skate._worker import interrupt
 from skate._worker.actor_process import EXITS, ActorProcess
+from skate._worker.cancellation import Cancellation
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
-from skate._worker.interrupt import RETRY_S, again_later, may_interrupt
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer
@@ -65,9 +62,6 @@ FLUSH_S = 0.020
 ACTOR_FLUSH_S = 0.002
 #: The same before the last task that is here: the owner can send more while that runs.
 FLUSH_BEFORE_LAST_S = 0.0003
-CANCEL_SIGNAL = signal.SIGUSR2
-#: Longest time that the children of a cancelled task wait for the interrupt to reach it: it may be in C code.
-CHILDREN_WAIT_S = 1.0
 
 
 class _Miscounted(ValueError):
@@ -86,8 +80,6 @@ class Executor:
         self.actor: ActorProcess | None = None
         self._actor_start: m.StartActor | None = None
         self._slot, self._slot_last = slot_fields(memoryview(runtime.arena), slot)
-        #: The main thread: `run` sets it.
-        self._thread = 0
         #: The task that the main thread is in, and its owner.
         self._current: Task | None = None
         self._owner: Peer | None = None
@@ -100,15 +92,15 @@ class Executor:
         #: References inside the result that is being made, and inside those in the outbox: a release must not overtake
         #: the result that hands the reference on.
         self._result_refs: dict[bytes, list[Any]] = {}
+        #: Tasks whose values are being stored: how many of the returns may be there already.
+        self.storing: dict[bytes, int] = {}
         self._outbox_refs: list[Any] = []
         #: By function: how many of its results are in the outbox, and the seconds that they took.
         self._timings: dict[bytes, list[Any]] = {}
         self._cores = Cores()
         self._watching = False
         self._blocked = 0
-        self._cancel: bytes = b""
-        #: The interrupt for `_cancel` has been raised in the task.
-        self._interrupted = False
+        self._cancellation = Cancellation(runtime, lambda: self._current, self._retire_after_task)
         #: Cancelled while it was neither in the queue nor the running one: about to start, or ended already.
         self._cancelled_early: set[bytes] = set()
         self.producer = Producer(runtime, self)
@@ -207,48 +199,19 @@ class Executor:
             if self.actor is not None:
                 # Its state would not survive an interrupt in the middle of a method; what runs can ask whether to stop.
                 if self.producer.close(message.id):  # a generator can be stopped where it yields
-                    self._cancel = message.id
+                    self._cancellation.id = message.id
                 return
             children = child_prefix(current.id, self._runtime.context.attempt)
             if message.queued_only:
                 if message.recursive:
                     self._runtime.submitter.cancel_children(children)
                 return
-            self._cancel = message.id
-            self._interrupted = False
-            signal.pthread_kill(self._thread, CANCEL_SIGNAL)
+            self._cancellation.demand(message.id)
             if message.recursive:
-                self._cancel_children(message.id, children, time.monotonic() + CHILDREN_WAIT_S)
-
-    def _cancel_children(self, id: bytes, children: bytes, at_the_latest: float) -> None:
-        """Once the task itself was interrupted: otherwise it could learn of its cancellation from a child that it
-        waits for, and the interrupt would hit it while it tidies up."""
-        now = time.monotonic()
-        if self._cancel == id and not self._interrupted and now < at_the_latest:
-            again = functools.partial(self._cancel_children, id, children, at_the_latest)
-            self._runtime.loop.call_at(now + RETRY_S, again)
-        else:
-            self._runtime.submitter.cancel_children(children)
+                self._cancellation.children_follow(message.id, children)
 
     def cancelled_result(self, id: bytes, *, began: bool = True) -> Result:
         return Result(id, Failure(b""), ResultExtra(cancelled=True, began=began))
-
-    def _on_cancel_signal(self, signum: int, frame: Any) -> None:
-        """In the main thread, between two bytecodes of whatever it does."""
-        if not self._cancel or self._current is None or self._current.id != self._cancel:
-            self._cancel = b""
-            return
-        if may_interrupt(frame, also=_RUNS_USER_CODE):
-            self._interrupt()
-        if not self._interrupted:
-            interrupt.pending = True
-            again_later(signum, lambda: bool(self._cancel) and not self._interrupted)
-
-    def _interrupt(self) -> None:
-        """Once: the task may tidy up after it."""
-        if self._cancel and not self._interrupted and self._current is not None and self._current.id == self._cancel:
-            self._interrupted = True
-            raise TaskInterrupt
 
     def _on_close_stream(self, peer: Peer, message: m.CloseStream) -> None:
         if not self.producer.close(message.id):
@@ -306,9 +269,7 @@ class Executor:
 
     def run(self) -> None:
         """Run tasks for ever; the process ends by exit or by signal."""
-        self._thread = threading.get_ident()
-        signal.signal(CANCEL_SIGNAL, self._on_cancel_signal)
-        interrupt.on_pending = self._interrupt
+        self._cancellation.install()
         wait = self._runtime.loop.wait
         while True:
             wait(self._has_work)
@@ -341,7 +302,7 @@ class Executor:
         perf_counter = time.perf_counter
         outbox, slot = self._outbox, self._slot
         note = self._events.note
-        execute = self._execute
+        execute, cancellation = self._execute, self._cancellation
         flush_s = FLUSH_S if self.actor is None else ACTOR_FLUSH_S
         fn, name = b"", ""
         timings: dict[bytes, list[Any]] = {}
@@ -371,11 +332,11 @@ class Executor:
                 result = execute(peer, task)
             if runtime.closed:
                 end_as_a_program(None)
-            if self._cancel:
-                # The cancellation came while it ran, even if it ended before the interrupt could be raised in it.
-                if self._cancel == id:
-                    result = self.cancelled_result(id)
-                self._cancel = b""
+            if cancellation.id:
+                # It came while the task ran, even if that ended before the interrupt could be raised in it.
+                if cancellation.id == id:
+                    result = self.cancelled_result(id) if result is None else result.as_cancelled()
+                cancellation.id = b""
             end = perf_counter()
             self._current = None
             if task.fn != fn:
@@ -425,8 +386,11 @@ class Executor:
         """Before the result leaves: who gets that may give this worker back, and the daemon must not lend it again."""
         self._calls[fn] = self._calls.get(fn, 0) + 1
         if self._calls[fn] >= max_calls:
-            self._retiring = True
-            self._runtime.send(m.Retire())
+            self._retire_after_task()
+
+    def _retire_after_task(self) -> None:
+        self._retiring = True
+        self._runtime.send(m.Retire())
 
     def _leave(self) -> None:
         """Give back what did not start, stay as long as others hold references to what this process owns, exit."""
@@ -467,7 +431,7 @@ class Executor:
             del args, kwargs  # so that what the task does not keep is gone before `kept` is decided
             return self.store_results(peer, task, extra, self.split(value, extra.num_returns))
         except TaskInterrupt:
-            return self.cancelled_result(task.id)
+            return self.interrupted(peer, task)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes the task's result
             if self._runtime.closed:
                 end_as_a_program(error)  # user code forked, and the child came back to us
@@ -483,14 +447,22 @@ class Executor:
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
         if refs:
-            self._result_refs[task.id] = refs
-        # Frames hold what the task had; they are described in the failure.
-        error.__traceback__ = None
+            self.hold_for_result(task.id, refs)
+        # Frames hold what the task had; they are described in the failure. Not by assignment: a class may forbid that.
+        BaseException.with_traceback(error, None)
         inside = [RefInfo(ref._id, ref._owner) for ref in refs]
         arguments = task.extra.refs if task.extra is not None else []
         kept = self.settle(peer, arguments, inside) if arguments or inside else []
-        extra = ResultExtra(kept=kept, contained=[inside] if inside else []) if kept or inside else None
-        return Result(task.id, failure, extra)
+        left = self.storing.pop(task.id, 0)
+        if not kept and not inside and not left:
+            return Result(task.id, failure)
+        return Result(task.id, failure, ResultExtra(kept=kept, contained=[inside] if inside else [], left=left))
+
+    def interrupted(self, peer: Peer, task: Task) -> Result:
+        """It was cancelled while it ran; references that it was given may be where it has put them."""
+        arguments = task.extra.refs if task.extra is not None else []
+        kept = self.settle(peer, arguments, []) if arguments else []
+        return Result(task.id, Failure(b""), ResultExtra(kept=kept, cancelled=True, left=self.storing.pop(task.id, 0)))
 
     def _task_name(self, task: Task) -> str:
         return (task.extra.name if task.extra is not None else "") or self.functions.name(task.fn)
@@ -516,6 +488,10 @@ class Executor:
         """For the timeline."""
         self._events.note((self._task_name(task), task.id, begin, time.perf_counter()))
         self._ran = True
+
+    def hold_for_result(self, id: bytes, refs: Iterable[Any]) -> None:
+        """References inside a value: until the result that hands them on has been sent."""
+        self._result_refs.setdefault(id, []).extend(refs)
 
     def release_result_refs(self, id: bytes) -> None:
         """The result has been sent."""
@@ -562,16 +538,18 @@ class Executor:
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
         for index, value in enumerate(values):
+            self.storing[task.id] = index + 1
             data, refs = self.store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
             if refs:
-                self._result_refs.setdefault(task.id, []).extend(refs)
+                self.hold_for_result(task.id, refs)
         values.clear()
         del value  # the task is over: only references that it stored somewhere are kept
         arguments = extra.refs if extra is not None else []
         returned = [ref for refs in contained for ref in refs]
         kept = self.settle(peer, arguments, returned) if arguments or returned else []
+        del self.storing[task.id]
         if len(stored) == 1 and not kept and not returned:
             return Result(task.id, stored[0])
         return Result(
@@ -595,8 +573,12 @@ class Executor:
         with runtime.lock:
             runtime._housekeeping()  # what the task dropped is dropped
             kept, requests = runtime.borrowing.settle_result(peer.process_id, arguments, returned)
-        if requests:
-            runtime.loop.wait(lambda: all(runtime.borrowing.answered(request) for request in requests))
+        while requests:
+            try:
+                runtime.loop.wait(lambda: all(runtime.borrowing.answered(request) for request in requests))
+                break
+            except TaskInterrupt:  # too late: what was begun here has to be told of
+                continue
         return kept
 
     def flush(self) -> None:
@@ -686,8 +668,6 @@ def visible_gpus() -> list[int]:
 
 _NO_TASK = bytes(SLOT_TASK_BYTES)
 _ALL = slice(None)  # made once: it is needed for every task
-#: Functions of ours that call user code: an exception there is an exception of the task.
-_RUNS_USER_CODE = frozenset({"_execute", "stream", "dynamic", "split"})
 
 
 def _exit_cleanly(runtime: Runtime) -> None:

@@ -34,6 +34,7 @@ RETRY_S = 0.001
 #: Methods of `threading` that take and release locks; a `wait` is one, too, but for the line in which it blocks.
 _LOCKING = frozenset({"__enter__", "__exit__", "_acquire_restore", "_release_save", "notify", "notify_all"})
 _BLOCKING_LINE = "waiter.acquire("
+_IMPORTS = "<frozen importlib._bootstrap>"
 #: So often is an interrupt put off in a row for their sake.
 LOCKING_TRIES_MAX = 100
 _tries = 0
@@ -91,6 +92,11 @@ def _is_no_place(frame: FrameType) -> bool:
 
         return _BLOCKING_LINE not in linecache.getline(code.co_filename, frame.f_lineno)
     return code.co_name in _LOCKING
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported there: one that is interrupted leaves half of itself behind."""
+    return any(each.f_code.co_filename == _IMPORTS for each in _stack(frame))
 
 
 def again_later(signum: int, still_wanted: Callable[[], bool]) -> None:

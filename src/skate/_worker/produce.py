@@ -97,15 +97,20 @@ class Producer:
         """All items become returns of the task; its value is a generator of references to them."""
         from skate._streaming import DynamicObjectRefGenerator
 
+        executor = self._executor
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
         for index, value in enumerate(generator, start=1):
-            data, refs = self._executor.store_value(peer, return_id(task.id, index), value)
+            executor.storing[task.id] = index + 1
+            data, refs = executor.store_value(peer, return_id(task.id, index), value)
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
+            if refs:
+                executor.hold_for_result(task.id, refs)
         ids = [return_id(task.id, index + 1) for index in range(len(stored))]
         first = DynamicObjectRefGenerator.serialized(ids, peer.process_id)
         contained.insert(0, [RefInfo(id, peer.process_id) for id in ids])
         returned = [ref for refs in contained[1:] for ref in refs]
-        kept = self._executor.settle(peer, extra.refs, returned) if extra.refs or returned else []
+        kept = executor.settle(peer, extra.refs, returned) if extra.refs or returned else []
+        executor.storing.pop(task.id, None)
         return Result(task.id, first, ResultExtra(more=stored, contained=contained, kept=kept))

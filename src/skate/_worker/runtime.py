@@ -2,7 +2,8 @@
 
 It builds the parts, connects them, and offers what the public API needs: submit, get, put, wait, cancel.
 
-    public API ──▶ Runtime ──┬── Submitter   tasks that we own: queues, leases, retries
+    public API ──▶ Runtime ──┬── Submitter   tasks that we own: queues, leases
+                             ├── Outcomes    what becomes of them: values, retries, errors
                              ├── Actors      actors that we have handles to, and calls to them
                              ├── Borrowing   references that travel
                              ├── Streams     generators that we consume
@@ -58,6 +59,7 @@ from skate._worker.execute import Executor
 from skate._worker.functions import ExportedFunctions, Function, export_function
 from skate._worker.futures import Futures
 from skate._worker.loop import Loop
+from skate._worker.outcomes import Outcomes
 from skate._worker.peers import Myself, Peer, Peers
 from skate._worker.requests import Requests
 from skate._worker.streams import Streams
@@ -91,6 +93,7 @@ class Runtime:
         self._control = Channel(control, carries_fds=True, name="daemon")
         self._seals = Seals(self._control.send)
         self.peers = Peers(self.send, self._on_peer_dead, self._seals.say, self.loop.remove, self._open_channel)
+        self.outcomes = Outcomes(self)
         self.submitter = Submitter(self)
         self.borrowing = Borrowing(self)
         self.streams = Streams(self)

@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from skate._core.ids import node_of, return_id
+from skate._core.ids import node_of
 from skate._core.ownership import Entry, Pending
 from skate._core.pipelining import Estimates, Patience
 from skate._core.placement import Where
-from skate._core.task import Failure, RefInfo, Result, Task
-from skate._serialize.failures import error_of, failure_of
+from skate._core.task import Failure, Task
+from skate._serialize.failures import failure_of
 from skate._wire.messages import (
     Cancel,
     KillWorker,
@@ -74,6 +74,7 @@ class Submitter:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._table = runtime.table
+        self._outcomes = runtime.outcomes
         self._classes: dict[Any, SchedulingClass] = {}
         self._by_key: dict[int, SchedulingClass] = {}
         self._leases: dict[int, Lease] = {}
@@ -83,7 +84,8 @@ class Submitter:
         self._idle_lease_s = IDLE_LEASE_S if runtime.is_driver else IDLE_LEASE_OF_TASK_S
         self._recall_timer = False
         self.submitted = 0
-        self.finished = 0
+        #: The last name of a task that was cancelled before it began, and the error of all of that name.
+        self._cancelled = "", Failure(b"")
 
     # -- classes and calls ------------------------------------------------------------------------------
 
@@ -136,7 +138,7 @@ class Submitter:
         if queue:
             open_leases = [lease for lease in cls.leases if not lease.blocked and not lease.closing]
             if len(open_leases) > 1:
-                open_leases.sort(key=_inflight)
+                open_leases.sort(key=_turn if cls.where is not None and cls.where.spread else _inflight)
             take = self.estimates.take
             to_come = self._to_come(cls) if cls.where is not None else 0
             if to_come:
@@ -180,6 +182,8 @@ class Submitter:
             lease.last_result = time.monotonic()
             if lease in lease.cls.idle:
                 lease.cls.idle.remove(lease)
+        if lease.cls.where is not None:
+            lease.cls.turns[node_of(peer.process_id)] = time.monotonic()
         known = peer.functions
         fn = b""
         for task in tasks:
@@ -342,7 +346,7 @@ class Submitter:
                 error = TaskUnschedulableError(
                     name=entry.call.name, asked=message.asked, available=message.total, reason=message.nowhere
                 )
-            self.fail(task.id, entry, error)
+            self._outcomes.fail(task.id, entry, error)
 
     # -- back ---------------------------------------------------------------------------------------------------
 
@@ -352,7 +356,7 @@ class Submitter:
             return
         inflight = lease.inflight
         before = len(inflight)
-        self.take_results(peer, inflight, message.results)
+        self._outcomes.take_results(peer, inflight, message.results)
         for timing in message.timings:
             self.estimates.learn(timing)
         left = len(inflight)
@@ -370,131 +374,7 @@ class Submitter:
         if not left and len(cls.leases) > 1:
             self._consider_recall(cls)
 
-    def take_results(self, peer: Peer, inflight: dict[bytes, Task], results: list[Result]) -> None:
-        """Results of tasks, or of calls to an actor."""
-        entries = self._table.entries
-        resolve = self._table.resolve
-        before = len(inflight)
-        for result in results:
-            id = result.id
-            if inflight.pop(id, None) is None:
-                self._decline(result)
-                continue
-            entry = entries[id]
-            value = result.value
-            if result.extra is None and entry.pending is None and type(value) is not Failure:
-                entry.task = entry.call = None
-                if entry.waiters is None:
-                    entry.value = value
-                else:
-                    resolve(id, entry, value)
-                entry.holds -= 1
-                if not entry.refs and not entry.holds:
-                    self._table._free(id, entry)
-            else:
-                self._finish(peer, result, entry)
-        self.finished += before - len(inflight)
-
-    def _decline(self, result: Result) -> None:
-        """A result of a task that was given up meanwhile."""
-        values = [result.value]
-        if result.extra is not None:
-            values += result.extra.more
-            for refs in result.extra.contained:
-                self._runtime.borrowing.decline(refs)
-        stored = [(bytes(return_id(result.id, i)), value) for i, value in enumerate(values) if isinstance(value, int)]
-        if stored:
-            self._runtime.store.free(stored)
-
-    def _finish(self, peer: Peer, result: Result, entry: Entry) -> None:
-        """A result that is more than one plain value."""
-        extra = result.extra
-        pending = entry.pending
-        id = result.id
-        if extra is not None:
-            for kept in extra.kept:
-                self._table.add_borrower(kept, peer.process_id)
-        if type(result.value) is Failure:
-            if extra is not None and extra.cancelled:
-                self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=extra.began))
-                return
-            if self._may_retry(entry, result.value):
-                self._retry(id, entry)
-                return
-            count = max(1, entry.call.num_returns)
-            inside = extra.contained[0] if extra is not None and extra.contained else []
-            self._settle_values(id, entry, [result.value] * count, [inside])
-            return
-        if self._runtime.in_cluster and entry.task is not None and entry.task.extra is not None:
-            self._runtime.copies.learn(entry.task.extra.reads, node_of(peer.process_id))
-        contained = extra.contained if extra is not None else []
-        values = [result.value, *(extra.more if extra is not None else ())]
-        if pending is not None and pending.stream is not None:
-            pending.stream.on_end(extra.items if extra is not None else 0)
-        self._settle_values(id, entry, values, contained)
-
-    def _settle_values(self, id: bytes, entry: Entry, values: list[Any], contained: list[list[RefInfo]]) -> None:
-        """All returns of a task are there (or are one failure each)."""
-        table = self._table
-        pending, call = entry.pending, entry.call
-        entry.task = entry.call = entry.pending = None
-        failed = type(values[0]) is Failure
-        if pending is not None and pending.stream is not None and failed:
-            pending.stream.on_failure(values[0])
-        if call.generator == "dynamic" and not failed:
-            for index in range(1, len(values)):
-                table.entries[return_id(id, index)] = Entry(0, 1)
-        for index, value in enumerate(values):
-            item = id if index == 0 else return_id(id, index)
-            target = entry if index == 0 else table.entries.get(item)
-            if target is None:
-                continue
-            inside = self._runtime.borrowing.hold_contained(contained[index]) if index < len(contained) else None
-            table.resolve(item, target, value, inside)
-            if call.holds_entry:
-                table.unhold((item,))
-        if pending is not None and pending.holds:
-            table.unhold(pending.holds)
-
-    def fail(self, id: bytes, entry: Entry, error: BaseException) -> None:
-        """The task will not produce a value."""
-        self.fail_with(id, entry, failure_of(error, function_name=entry.call.name))
-
-    def fail_with(self, id: bytes, entry: Entry, failure: Failure) -> None:
-        self._settle_values(id, entry, [failure] * max(1, entry.call.num_returns), [])
-
     # -- again ------------------------------------------------------------------------------------------------------
-
-    def _may_retry(self, entry: Entry, failure: Failure) -> bool:
-        wanted = entry.call.retry_exceptions
-        if not wanted or (entry.pending is not None and entry.pending.cancelled):
-            return False
-        if not self.retries_left(entry):
-            return False
-        if wanted is True:
-            return True
-        error = error_of(failure)
-        # Some classes must not be raised at the receiver (SystemExit): those arrive as a TaskError with a cause.
-        return isinstance(error, tuple(wanted)) or isinstance(getattr(error, "cause", None), tuple(wanted))
-
-    def retries_left(self, entry: Entry) -> bool:
-        used = entry.pending.retries if entry.pending is not None else 0
-        most: int = entry.call.max_retries
-        return most < 0 or used < most
-
-    def _retry(self, id: bytes, entry: Entry) -> None:
-        if entry.pending is None:
-            entry.pending = Pending()
-        entry.pending.retries += 1
-        task = entry.task
-        assert task is not None
-        extra = task.extra or entry.call.new_extra()
-        extra.attempt += 1
-        stream = entry.pending.stream
-        if stream is not None:
-            extra.skip = stream.received
-        task.extra = extra
-        entry.call.again(task)
 
     def on_returned(self, peer: Peer, message: Returned) -> None:
         lease = peer.lease
@@ -562,13 +442,16 @@ class Submitter:
         running = next(iter(lease.inflight), b"") if gone.node_lost else gone.running
         for id, task in lease.inflight.items():
             entry = self._table.entries[id]
-            if id != running and not (gone.node_lost and not self.retries_left(entry)):
+            if not gone.node_lost:  # also of one that had ended, but had not said so
+                self._outcomes.note_left(entry, node_of(lease.peer.process_id))
+            if id != running and not (gone.node_lost and not self._outcomes.retries_left(entry)):
                 again.append(task)
                 continue
             cancelled = entry.pending is not None and entry.pending.cancelled
             if cancelled:
-                self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=True, forced=True))
-            elif self.retries_left(entry):
+                error = TaskCancelledError(task_name=entry.call.name, was_running=True, forced=True)
+                self._outcomes.fail(id, entry, error)
+            elif self._outcomes.retries_left(entry):
                 if entry.pending is None:
                     entry.pending = Pending()
                 entry.pending.retries += 1
@@ -577,7 +460,11 @@ class Submitter:
                     task.extra.skip = entry.pending.stream.received
                 again.append(task)
             else:
-                self.fail(id, entry, self._crash_error(entry, gone))
+                self._outcomes.fail(id, entry, self._crash_error(entry, gone))
+        for task in again:
+            # Its result is sent at once: otherwise one that had ended would be lost again with every neighbour's crash.
+            task.extra = task.extra or self._table.entries[task.id].call.new_extra()
+            task.extra.once = True
         self._requeue(lease.cls, again)
         self.push(lease.cls)
 
@@ -586,7 +473,7 @@ class Submitter:
         for task in reversed(tasks):
             entry = self._table.entries[task.id]
             if entry.pending is not None and entry.pending.cancelled:
-                self.fail(task.id, entry, TaskCancelledError(task_name=entry.call.name))
+                self._outcomes.fail(task.id, entry, TaskCancelledError(task_name=entry.call.name))
             else:
                 cls.queue.appendleft(task)
 
@@ -637,11 +524,21 @@ class Submitter:
                 self._runtime.send(KillWorker(lease.peer.process_id, "cancelled", id))
             return
         try:
-            cls.queue.remove(entry.task)
+            if cls.queue and cls.queue[-1] is entry.task:  # many are cancelled, the newest first
+                cls.queue.pop()
+            else:
+                cls.queue.remove(entry.task)
         except ValueError:
             pass  # it still waits for its arguments
-        self.fail(id, entry, TaskCancelledError(task_name=entry.call.name))
+        self._fail_unbegun(id, entry)
         self.push(cls)
+
+    def _fail_unbegun(self, id: bytes, entry: Entry) -> None:
+        """It was cancelled. Often many of a kind are, and to make and pickle an error takes a while."""
+        name = entry.call.name
+        if name != self._cancelled[0]:
+            self._cancelled = name, failure_of(TaskCancelledError(task_name=name), function_name=name)
+        self._outcomes.fail_with(id, entry, self._cancelled[1])
 
     def is_actor_call(self, id: bytes) -> bool:
         """Whether that task is a pending call of an actor's method."""
@@ -650,7 +547,17 @@ class Submitter:
 
     def cancel_children(self, prefix: bytes) -> None:
         """Cancel everything that the task with this prefix has submitted and that has not ended."""
-        children = [id for id, entry in self._table.entries.items() if entry.task is not None and id.startswith(prefix)]
+        entries = self._table.entries
+        children = {id: entry for id, entry in entries.items() if entry.task is not None and id.startswith(prefix)}
+        for cls in list(self._classes.values()):
+            queued = [task for task in cls.queue if task.id in children]
+            if queued:  # in one go: there may be tens of thousands
+                others = [task for task in cls.queue if task.id not in children]
+                cls.queue.clear()
+                cls.queue.extend(others)
+                for task in queued:
+                    self._fail_unbegun(task.id, children.pop(task.id))
+                self.push(cls)
         for id in children:
             self.cancel(id, force=False, recursive=True)
 
@@ -677,7 +584,7 @@ class Submitter:
     def statistics(self) -> dict[str, Any]:
         return {
             "tasks_submitted": self.submitted,
-            "tasks_finished": self.finished,
+            "tasks_finished": self._outcomes.finished,
             "tasks_queued": sum(len(cls.queue) for cls in self._classes.values()),
             "tasks_in_flight": sum(len(lease.inflight) for lease in self._leases.values()),
             "leases": len(self._leases),
@@ -691,3 +598,8 @@ def _active(cls: SchedulingClass) -> int:
 
 def _inflight(lease: Lease) -> int:
     return len(lease.inflight)
+
+
+def _turn(lease: Lease) -> tuple[int, float]:
+    """Of those that have as much to do, the one whose node has waited longest comes first."""
+    return len(lease.inflight), lease.cls.turns.get(node_of(lease.peer.process_id), 0.0)
