@@ -15,14 +15,13 @@ from skate._core.task import ActorInfo, ActorSettings
 from skate._object_ref import ObjectRef
 from skate._options import ActorOptions, MethodOptions, captured, checked_text, merge, method_options
 from skate._worker import interrupt
-from skate._worker.actor_process import BUILT_IN, ActorExit
-from skate._worker.actors import ActorGone, MethodCall
 from skate._worker.current import get_runtime
 from skate.exceptions import ActorAlreadyExistsError
 
 if TYPE_CHECKING:
     from typing import Protocol, runtime_checkable
 
+    from skate._worker.actors import MethodCall
     from skate._worker.functions import Function
 
     MYPY = False  # but mypy takes it for true
@@ -177,6 +176,8 @@ class ActorClass(Generic[T]):
             about,
             options.where(),
         )
+        from skate._worker.actors import ActorGone  # as everywhere in this file: when there is a runtime, it is loaded
+
         pause_s = 0.0
         while True:
             if interrupt.pending:
@@ -296,6 +297,8 @@ class ActorMethod(Generic[P, R]):
         return ref
 
     def _prepare(self) -> MethodCall:
+        from skate._worker.actors import MethodCall
+
         runtime = get_runtime()
         about, options = _load_about(self._about), self._options
         actors = runtime.actors
@@ -371,8 +374,11 @@ class Actor(Generic[T]):
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:
         about = _load_about(self.__dict__["_about"])
         method = about.methods.get(name)
-        if method is None and name in BUILT_IN:
-            method = Method(method_options(), "", None)
+        if method is None:
+            from skate._worker.actor_process import BUILT_IN
+
+            if name in BUILT_IN:
+                method = Method(method_options(), "", None)
         if method is None:
             raise AttributeError(self._explain(about, name))
         made: ActorMethod[..., Any] = ActorMethod(self, name, method, method.options)
@@ -465,6 +471,8 @@ def get_actor(name: str, namespace: str | None = None) -> Actor[Any]:
 
     >>> skate.get_actor("counter").increment.remote()
     """
+    from skate._worker.actors import ActorGone
+
     name = checked_text("get_actor", "name", name)
     if not name:
         raise ValueError("get_actor(''): the name is empty.")
@@ -496,6 +504,8 @@ def exit_actor() -> None:
     actor = executor.actor if executor is not None else None
     if actor is None:
         raise TypeError("skate.exit_actor() was called outside of an actor: only an actor can end itself with it.")
+    from skate._worker.actor_process import ActorExit
+
     error = ActorExit()
     if actor.concurrency is not None or threading.current_thread() is not threading.main_thread():
         actor.exit(error)  # it may not be a call that ends here, but a thread or task of the actor's own

@@ -28,6 +28,8 @@ T = TypeVar("T", covariant=True)
 #: Ids of references that were dropped, once for each reference. Drained by the runtime.
 dropped: deque[bytes] = deque()
 _drop = dropped.append
+#: The same of generators: ids of their first returns.
+dropped_streams: deque[bytes] = deque()
 
 
 class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):

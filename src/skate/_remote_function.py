@@ -12,12 +12,12 @@ from skate._object_ref import ObjectRef
 from skate._options import TaskOptions, actor_options, merge, task_options
 from skate._streaming import ObjectRefGenerator
 from skate._worker import interrupt
-from skate._worker.calls import Call
 from skate._worker.current import get_runtime
-from skate._worker.functions import Function
 
 if TYPE_CHECKING:
     from skate._remote_class import Decorated
+    from skate._worker.calls import Call
+    from skate._worker.functions import Function
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

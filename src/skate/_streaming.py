@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from skate._core.ids import short
-from skate._object_ref import ObjectRef, current_runtime
-from skate._worker.streams import Stream, dropped_streams
+from skate._object_ref import ObjectRef, current_runtime, dropped_streams
 from skate.exceptions import ObjectLostError
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
+    from skate._worker.streams import Stream
 
 T = TypeVar("T", covariant=True)
 

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 
 from skate._wire.complaints import Complaints, harmless
-from skate._wire.handshake import HELLO_BYTES, check_greeting, greeting
 
 _LISTENING = "00010000"
 PRIVATE = "-private"
@@ -73,6 +72,8 @@ class Lobby:
             visitor, _ = self.sock.accept()
         except OSError:
             return
+        from skate._wire.handshake import greeting  # most nodes never need it
+
         try:
             _check_user(visitor)
             visitor.send(greeting())
@@ -163,6 +164,8 @@ def enter(name: str) -> socket.socket:
 
     Raises HandshakeError if it is of another version, and another OSError if it has ended or is not this user's.
     """
+    from skate._wire.handshake import HELLO_BYTES, check_greeting
+
     sock = _connect(name)
     try:
         sock.settimeout(GREETING_S)  # it may be stopped

@@ -127,6 +127,8 @@ def main() -> None:
         if fd >= 0:
             os.set_inheritable(fd, False)
     parent = _open_parent(config)
+    import skate._wire.messages  # noqa: F401 - both need it, and it takes a while to make
+
     zygote_pid, zygote_sock = fork_zygote(config.worker_entry)
     code = 1
     try:

@@ -18,7 +18,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 from skate._core.object_records import Discard, StartReserve, StartRestore, StartSpill
 
@@ -57,7 +56,7 @@ def open_nameless(directory: str) -> int:
 class Spill:
     """Runs jobs in a thread of its own. Used from the loop's thread; `wake` is called from the other one."""
 
-    def __init__(self, arena: memoryview, directory: str | Path, wake: Callable[[], None]) -> None:
+    def __init__(self, arena: memoryview, directory: str | os.PathLike[str], wake: Callable[[], None]) -> None:
         self._arena = arena
         self._directory = str(directory)
         self._wake = wake

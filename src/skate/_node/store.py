@@ -15,7 +15,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from skate._core.object_records import (
@@ -56,7 +55,7 @@ class Store:
     def __init__(
         self,
         arena_bytes: int,
-        spill_directory: str | Path,
+        spill_directory: str | os.PathLike[str],
         reply: Callable[[bytes, Message], None],
         wake: Callable[[], None],
         describe: Callable[[bytes], str],

@@ -13,7 +13,6 @@ Invariant: a worker is in `workers` from the order to fork it until its end was 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -161,7 +160,7 @@ class WorkerPool:
             pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, *flags, "-c", program, str(theirs.fileno()), str(os.getpid()), self.setup.entry],
-                {**os.environ, **dict(env), ENVIRONMENT_VARIABLE: json.dumps(dict(env))},
+                {**os.environ, **dict(env), ENVIRONMENT_VARIABLE: msgspec.json.encode(dict(env)).decode()},
                 file_actions=[(os.POSIX_SPAWN_DUP2, stderr, 2)],
             )
         except BaseException:

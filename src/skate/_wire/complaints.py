@@ -6,14 +6,10 @@ filled by that, nor hold lines that look like ours: so text of others is made ha
 
 from __future__ import annotations
 
-import logging
-
 #: Lines of one process; at the last it says that there will be no more. A stranger may have a lot of addresses.
 LINES_MAX = 1000
 #: Of the text of somebody else.
 SHOWN_MAX = 200
-
-log = logging.getLogger("skate")
 
 
 def harmless(text: str) -> str:
@@ -31,6 +27,9 @@ class Complaints:
         if (who, kind) in self._made or len(self._made) >= LINES_MAX:
             return
         self._made.add((who, kind))
+        import logging  # most programs start and end without it
+
+        log = logging.getLogger("skate")
         log.warning("%s", text)
         if len(self._made) == LINES_MAX:
             log.warning("there were %d such lines; what else is refused is not logged any more.", LINES_MAX)

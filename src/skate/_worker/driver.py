@@ -16,7 +16,6 @@ import time
 from skate._core.ids import JOB_BYTES
 from skate._node.interpreter import command
 from skate._node.main import ClusterConfig, NodeConfig
-from skate._wire.messages import Hello
 from skate._worker.surroundings import module_path, set_job_path, working_directory
 
 #: Modules worth sharing between workers when the driver has them.
@@ -36,6 +35,7 @@ class Node:
         # What the runtime and the first task need.
         import skate._serialize.errors
         import skate._serialize.pickler  # noqa: F401
+        from skate._wire.messages import Hello
         from skate._worker.logs import LogPrinter
         from skate._worker.runtime import Runtime
 

@@ -7,21 +7,18 @@ fill the memory. A consumer that drops its generator stops the producer.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import return_id
 from skate._core.ownership import Entry
 from skate._core.task import Failure
+from skate._object_ref import dropped_streams
 from skate._wire.messages import CloseStream, Consumed, Yielded
 from skate._worker.peers import Peer
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
-
-#: First-return ids of generators that were dropped by their users; a finalizer only appends.
-dropped_streams: deque[bytes] = deque()
 
 
 class Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -42,7 +41,12 @@ def _can_be_told(path: str) -> bool:
 
 def inherited_env() -> dict[str, str]:
     """Variables that a process was started with because its `runtime_env` has them."""
-    variables: dict[str, str] = json.loads(os.environ.get(ENVIRONMENT_VARIABLE, "{}"))
+    said = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not said:
+        return {}
+    import json
+
+    variables: dict[str, str] = json.loads(said)
     return variables
 
 
