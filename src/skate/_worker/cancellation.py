@@ -53,6 +53,7 @@ class Cancellation:
         """With the runtime's lock held."""
         self.id = id
         self._raised = False
+        interrupt.pending = False  # what was put off for a task before this one came to nothing
         signal.pthread_kill(self._thread, CANCEL_SIGNAL)
         self._insist(id, INSIST_S)
 
