@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from skate._core.resources import group_of
 from skate._worker.current import get_runtime
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ class RuntimeContext:
 
     def get_node_id(self) -> str:
         return get_runtime().welcome.node_id.hex()
+
+    def get_node_labels(self) -> dict[str, str]:
+        """Those that its `init` or `skate start` was given."""
+        here = self.get_node_id()
+        nodes: list[dict[str, Any]] = get_runtime().query("nodes")
+        return next((dict(node["Labels"]) for node in nodes if node["NodeID"] == here), {})
 
     def get_worker_id(self) -> str:
         return get_runtime().process_id.hex()
@@ -71,6 +78,10 @@ class RuntimeContext:
         """What the current task holds: {"CPU": 1.0}."""
         runtime = get_runtime()
         return dict(runtime.executor.resources) if runtime.executor is not None else {}
+
+    def get_placement_group_id(self) -> str | None:
+        """The group that the current task or actor runs in; None if in none."""
+        return group_of(self.get_assigned_resources()).hex() or None
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         from skate._api import get_gpu_ids

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import skate
-from skate.strategies import NodeAffinitySchedulingStrategy
+from skate.groups import placement_group, remove_placement_group
+from skate.strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from waiting import wait_for
 
 
@@ -54,6 +55,23 @@ def test_ids_in_the_driver_and_in_tasks() -> None:
     assert first["worker"] == second["worker"], "there is one CPU"
     assert first["task"] != second["task"]
     assert here.get_task_id() is None
+
+
+def test_where_a_task_runs() -> None:
+    skate.init(num_cpus=1, labels={"zone": "a"})
+    here = skate.get_runtime_context()
+    group = placement_group([{"CPU": 1}])
+
+    @skate.remote
+    def where() -> tuple[dict[str, str], str | None]:
+        context = skate.get_runtime_context()
+        return context.get_node_labels(), context.get_placement_group_id()
+
+    there = where.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group)).remote()
+    assert skate.get(there) == ({"zone": "a"}, group.id.hex())
+    remove_placement_group(group)
+    assert skate.get(where.remote()) == ({"zone": "a"}, None)
+    assert (here.get_node_labels(), here.get_placement_group_id()) == ({"zone": "a"}, None)
 
 
 def test_the_task_of_a_reference_is_the_task_that_ran() -> None:
@@ -428,7 +446,8 @@ def test_a_closed_output_does_not_disturb(tmp_path: Path) -> None:
     path.write_text("""
 import os, sys
 import skate
-from skate.strategies import NodeAffinitySchedulingStrategy
+from skate.groups import placement_group, remove_placement_group
+from skate.strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 @skate.remote
 def speak(i):
