@@ -243,11 +243,4 @@ def remote(*args: Any, **options: Any) -> Any:
                 "@skate.remote takes options by keyword only, and then no function: @skate.remote(num_cpus=2)."
             )
         return make_remote(args[0], {})
-    try:
-        task_options(**options)
-    except (TypeError, ValueError) as error:
-        try:  # what is no option of a task may be one of an actor
-            actor_options(**options)
-        except (TypeError, ValueError):
-            raise error from None
-    return _Decorator(options)
+    return _Decorator(options)  # whose they are, and whether there are such, is known when it is called

@@ -366,8 +366,9 @@ def test_a_bad_option_is_an_error_that_names_it(option: str, value: Any) -> None
     class Plain:
         pass
 
-    with pytest.raises((TypeError, ValueError), match=option):
+    with pytest.raises((TypeError, ValueError), match=option) as caught:
         skate.remote(**{option: value})(Plain)
+    assert "of a task" not in str(caught.value)
     with pytest.raises((TypeError, ValueError), match=option):
         skate.remote(Plain).options(**{option: value})
 

@@ -496,13 +496,13 @@ def test_options_make_a_copy() -> None:
 )
 def test_a_bad_value_is_an_error_at_decoration_that_says_what_it_may_be(option: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=rf"{option}[\s\S]*it may be"):
-        skate.remote(**{option: value})
+        skate.remote(**{option: value})(os.getpid)
     with pytest.raises((TypeError, ValueError), match=rf"{option}[\s\S]*it may be"):
         see_gpus.options(**{option: value})
 
 
 def test_an_unknown_option_is_an_error_at_decoration_that_names_the_known() -> None:
     with pytest.raises(ValueError, match=r"num_cpu'[\s\S]*num_cpus"):
-        skate.remote(num_cpu=1)
+        skate.remote(num_cpu=1)(os.getpid)
     with pytest.raises(ValueError, match=r"retries[\s\S]*max_retries"):
         see_gpus.options(retries=1)

@@ -43,6 +43,10 @@ def fail(x: Any = "no") -> None:
     raise ValueError(x)
 
 
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
 def wait_for_file(path: Path) -> str:
     wait_for(path.exists, WITHIN_S, "somebody to make the file")
     return "seen"
@@ -73,6 +77,17 @@ def test_an_error_keeps_its_class_and_brings_its_traceback(executor: Executor) -
     assert type(error) is ValueError
     assert error.args == ("not today",)
     assert "raise ValueError(x)" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("no")], ids=repr)
+def test_a_call_that_exits_fails_with_that_and_its_worker_goes_on(error: BaseException) -> None:
+    with Executor(1) as executor:
+        before = executor.submit(os.getpid).result(WITHIN_S)
+        exits = executor.submit(raise_it, error)
+        with pytest.raises(type(error)) as caught:
+            exits.result(WITHIN_S)
+        assert caught.value.args == error.args
+        assert executor.submit(os.getpid).result(WITHIN_S) == before
 
 
 def test_callbacks_of_a_future_are_called(executor: Executor) -> None:

@@ -12,6 +12,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import random
 import threading
 import traceback
 import weakref
@@ -640,6 +641,49 @@ def test_a_callable_whose_state_changes_is_sent_anew(pool: Pool) -> None:
     adder.amount = 10
     assert pool.apply(adder, (1,)) == 11
     assert pool.map(adder, [1, 2]) == [11, 12]
+
+
+def draw(rng: random.Random, _: object) -> float:
+    return rng.random()
+
+
+def test_every_chunk_has_a_copy_of_a_callable_with_a_state() -> None:
+    """Otherwise the results would depend on which process got which chunk."""
+    with Pool(1) as pool:
+        seeded = functools.partial(draw, random.Random(0))
+        first = random.Random(0).random()
+        assert pool.map(seeded, range(4), chunksize=1) == [first] * 4
+        assert list(pool.imap(seeded, range(4))) == [first] * 4
+        assert len(set(pool.map(seeded, range(4), chunksize=4))) == 4, "calls of one chunk share it, as they do there"
+
+
+def test_a_function_of_a_script_keeps_its_globals_from_map_to_map(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""\
+from skate.util import Executor
+from skate.util.multiprocessing import Pool
+
+calls = 0
+
+def count(_):
+    global calls
+    calls += 1
+    return calls
+
+if __name__ == "__main__":
+    with Pool(1) as pool:
+        print(pool.map(count, "ab"), pool.map(count, "ab"), list(pool.imap(count, "ab")), pool.apply(count, "a"))
+    with Executor(1) as executor:
+        print(list(executor.map(count, "ab")), list(executor.map(count, "ab")), executor.submit(count, "a").result())
+""")
+    assert run_program(script)[0].splitlines() == ["[1, 2] [3, 4] [5, 6] 7", "[1, 2] [3, 4] 5"]
+
+
+def test_what_cannot_be_called_is_an_error_also_after_another_function(pool: Pool) -> None:
+    assert pool.map(square, [1, 2]) == [1, 4]
+    for call in (lambda: pool.map(None, [3, 4]), lambda: pool.apply(None, (3,)), lambda: next(pool.imap(None, [3]))):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not callable"):
+            call()
 
 
 def test_functions_may_be_anything_that_can_be_called(pool: Pool) -> None:

@@ -207,7 +207,9 @@ def _explain_call_locally(runtime: Runtime, id: bytes, name: str, link: Link) ->
     if made_by is not None and made_by.pending is not None and made_by.pending.missing:
         return f"{name} waits for the actor {link.name}, whose arguments are not there yet"
     needs, place = ("", "") if creation is None else (_needs(creation.to_place), _wanted(creation.where))
-    return f"{name} waits for the actor {link.name} to be started{place}" + (f", which needs {needs}" if needs else "")
+    # Which of the two it is only the control service knows, and this must be said without asking.
+    begins = f"get {needs}{place}" if needs else f"be placed{place}"
+    return f"{name} waits for the actor {link.name}, which has yet to {begins}, or to return from its __init__"
 
 
 def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:

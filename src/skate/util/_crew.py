@@ -59,17 +59,18 @@ class Answer(NamedTuple):
     """What a worker did: the values of the calls up to the first error, and that error."""
 
     values: list[Any]
-    error: Exception | None
+    error: BaseException | None
 
 
 class Worker:
     """Runs whatever it is given. An actor."""
 
-    def __init__(self, authkey: bytes) -> None:
+    def __init__(self, authkey: bytes, *, survives_exit: bool) -> None:
         # What a `multiprocessing.Manager()` shares can be used by processes that have the key.
         multiprocessing.current_process().authkey = authkey
+        self._caught: type[BaseException] = BaseException if survives_exit else Exception
         #: The function of the last job. Jobs that have the same one do not send it again.
-        self._function: Callable[..., Any] | None = None
+        self._function: Any = None
 
     def start(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
         if initializer is not None:
@@ -77,18 +78,21 @@ class Worker:
             settle()
 
     def run(
-        self, function: Callable[..., Any] | None, calls: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], Exception | None, str]:
+        self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], BaseException | None, str]:
+        self._function = function
+        return self.run_again(calls, kwargs)
+
+    def run_again(
+        self, calls: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], BaseException | None, str]:
         """What makes an Answer, as a plain tuple: that is pickled faster."""
-        if function is not None:
-            self._function = function
         function = self._function
-        assert function is not None
         values: list[Any] = []
         try:
             for args in calls:
                 values.append(function(*args, **kwargs))  # noqa: PERF401 - values so far are needed if one raises
-        except Exception as error:
+        except self._caught as error:
             if not _survives_pickling(error):
                 raise  # the core knows how to send those
             inside = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without this frame
@@ -101,7 +105,7 @@ class Worker:
 RemoteWorker = skate.remote(Worker)
 
 
-def _survives_pickling(error: Exception) -> bool:
+def _survives_pickling(error: BaseException) -> bool:
     import cloudpickle
 
     try:
@@ -116,7 +120,7 @@ def _survives_pickling(error: Exception) -> bool:
 def token_of(function: Callable[..., Any]) -> object:
     """What tells whether a worker has this very function from the job before.
 
-    A plain function is itself; anything with a state, which may change between two calls, is new each time.
+    A plain function is itself; anything with a state, which a call may change, here or there, is new each time.
     """
     return function if isinstance(function, FunctionType) and function.__closure__ is None else object()
 
@@ -129,12 +133,11 @@ class Job(abc.ABC):
         function: Callable[..., Any],
         calls: Sequence[tuple[Any, ...]],
         kwargs: dict[str, Any] | None = None,
-        token: object = None,
     ) -> None:
         self.function = function
         self.calls = calls
         self.kwargs = kwargs or {}
-        self.token = token_of(function) if token is None else token
+        self.token = token_of(function)
 
     def begin(self) -> bool:
         """A worker is about to get it; False if it was cancelled."""
@@ -183,6 +186,7 @@ class Crew:
         options: dict[str, Any] | None = None,
         when_broken: Callable[[BaseException], BaseException] = lambda error: error,
         starts_all: bool = False,
+        survives_exit: bool = False,
     ) -> None:
         self.size = size
         #: Its workers belong to the runtime of this moment, and not to one that is started after a shutdown.
@@ -194,6 +198,8 @@ class Crew:
         self._remote_class = RemoteWorker.options(**{**WORKER_OPTIONS, **(options or {})})
         self._when_broken = when_broken
         self._starts_all = starts_all
+        #: Whether a call that raises SystemExit or the like fails with that, or ends its worker.
+        self._survives_exit = survives_exit
         self._lock = threading.RLock()
         self._waiting: deque[Job] = deque()
         self._idle: list[_Member] = []
@@ -304,9 +310,11 @@ class Crew:
         self._hire()
 
     def _send(self, member: _Member, job: Job) -> None:
-        function = None if member.token is job.token else self._sent(job.function)
         try:
-            answer = member.actor.run.remote(function, job.calls, job.kwargs).future()
+            if member.token is job.token:
+                answer = member.actor.run_again.remote(job.calls, job.kwargs).future()
+            else:
+                answer = member.actor.run.remote(self._sent(job.function), job.calls, job.kwargs).future()
         except Exception as error:  # noqa: BLE001 - the job's own: it cannot be pickled, or Skate is gone
             self._idle.append(member)
             self._tell(_News(None, job, None, error))
@@ -324,7 +332,8 @@ class Crew:
         wanted = self.size if self._starts_all else len(self._members) + len(self._waiting) - self._starting
         while len(self._members) < min(self.size, wanted) and self.broken is None and not self._terminated:
             try:
-                member = _Member(self._remote_class.remote(bytes(multiprocessing.current_process().authkey)))
+                authkey = bytes(multiprocessing.current_process().authkey)
+                member = _Member(self._remote_class.remote(authkey, survives_exit=self._survives_exit))
                 answer = member.actor.start.remote(self._sent(self._initializer), self._initargs).future()
             except Exception as error:
                 if making:
@@ -463,7 +472,7 @@ class Crew:
         return error
 
 
-def _answer(values: list[Any], error: Exception | None, text: str) -> Answer:
+def _answer(values: list[Any], error: BaseException | None, text: str) -> Answer:
     """The error as it was, with the traceback of where it was raised as its cause."""
     if error is not None:
         error.__cause__ = RemoteTraceback(f'\n"""\n{text}"""')

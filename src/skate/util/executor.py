@@ -29,9 +29,8 @@ class _FutureJob(Job):
         function: Callable[..., Any],
         calls: list[tuple[Any, ...]],
         kwargs: dict[str, Any] | None = None,
-        token: object = None,
     ) -> None:
-        super().__init__(function, calls, kwargs, token)
+        super().__init__(function, calls, kwargs)
         self.future = future
 
     def begin(self) -> bool:
@@ -95,6 +94,7 @@ class Executor(futures.Executor):
             initializer=initializer,
             initargs=tuple(initargs),
             when_broken=_broken,
+            survives_exit=True,
         )
         _open.add(self._crew)
 
@@ -140,10 +140,9 @@ class Executor(futures.Executor):
         deadline = None if timeout is None else time.monotonic() + timeout
         chunks = _chunks(zip(*iterables), chunksize)
         ahead = None if buffersize is None else max(1, buffersize // chunksize)
-        token = object()
 
         def submit(chunk: list[tuple[Any, ...]]) -> futures.Future[list[T]]:
-            return self._submit(_ChunkJob(futures.Future(), fn, chunk, token=token))
+            return self._submit(_ChunkJob(futures.Future(), fn, chunk))
 
         submitted = deque(submit(chunk) for chunk in itertools.islice(chunks, ahead))
 

@@ -116,8 +116,8 @@ class _MapResult(AsyncResult[list[Any]]):
 
 
 class _MapJob(Job):
-    def __init__(self, result: _MapResult, index: int, function: Callable[..., Any], calls: Any, token: object) -> None:
-        super().__init__(function, calls, token=token)
+    def __init__(self, result: _MapResult, index: int, function: Callable[..., Any], calls: Any) -> None:
+        super().__init__(function, calls)
         self.result = result
         self.index = index
 
@@ -200,7 +200,7 @@ class IMapIterator(Iterator[T]):
 
 class _IMapJob(Job):
     def __init__(self, feed: _Feed, index: int, calls: Any) -> None:
-        super().__init__(feed.function, calls, token=feed.token)
+        super().__init__(feed.function, calls)
         self.feed = feed
         self.index = index
 
@@ -227,7 +227,6 @@ class _Feed:
         self, crew: Crew, results: IMapIterator[Any], function: Callable[..., Any], items: Iterable[Any], chunksize: int
     ) -> None:
         self.function = function
-        self.token = object()
         self.results = results
         self._crew = crew
         self._chunksize = chunksize
@@ -427,9 +426,8 @@ class Pool:
         result = _MapResult(self, callback, error_callback, len(chunks))
         if not chunks:
             result._settle([], None)
-        token = object()
         for index, chunk in enumerate(chunks):
-            crew.submit(_MapJob(result, index, func, chunk, token))
+            crew.submit(_MapJob(result, index, func, chunk))
         return result
 
     def imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
