@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -43,3 +44,10 @@ def value_of(ref: Any) -> Any:
     import skate
 
     return skate.get(ref, timeout=WITHIN_S)
+
+
+def meet(folder: Path, me: int, total: int) -> int:
+    """Return when `total` callers are in here at the same time."""
+    (folder / f"guest-{me}").touch()
+    wait_for(lambda: len(list(folder.glob("guest-*"))) >= total, 30, f"{total} tasks to run at once")
+    return me

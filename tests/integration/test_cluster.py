@@ -22,7 +22,7 @@ import pytest
 import skate
 from skate.cluster_utils import Cluster
 from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from waiting import wait_for
+from waiting import meet, wait_for
 
 
 @pytest.fixture
@@ -383,6 +383,22 @@ def test_a_task_goes_to_a_copy_of_its_data_too(cluster: Cluster) -> None:
     at_home = NodeAffinitySchedulingStrategy(home, soft=False)
     assert skate.get(where.options(scheduling_strategy=at_home).remote(read_by_task)) == home
     assert skate.get(where.remote(read_by_task)) == home
+
+
+def test_tasks_that_read_the_same_data_run_on_all_nodes_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Two can run where the data is; the third waits for longer than it takes to bring the data to the other node."""
+
+    @skate.remote(resources={"second": 1}, num_cpus=0)
+    def make() -> bytes:
+        return bytes(30_000_000)
+
+    @skate.remote
+    def read(data: bytes, me: int) -> int:
+        return meet(tmp_path, me, 3)
+
+    data = make.remote()
+    skate.wait([data])
+    assert skate.get([read.remote(data, me) for me in range(3)]) == [0, 1, 2]
 
 
 def test_a_task_that_reads_data_elsewhere_can_be_cancelled(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ from skate.util.placement_group import (
     remove_placement_group,
 )
 from skate.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from waiting import wait_for
+from waiting import meet, wait_for
 
 
 @pytest.fixture
@@ -101,6 +101,15 @@ def test_tasks_and_actors_use_the_bundles_and_nothing_else(alone: None) -> None:
     assert skate.get(node_id.remote()) == skate.get_runtime_context().get_node_id()
     del actors
     assert skate.get(waiting)
+
+
+@pytest.mark.parametrize("bundles", [[{"CPU": 3}], [{"CPU": 1}] * 3], ids=["one bundle", "three bundles"])
+def test_as_many_tasks_run_at_once_as_the_bundles_hold(
+    alone: None, bundles: list[dict[str, float]], tmp_path: Path
+) -> None:
+    where = in_group(placement_group(bundles), 0 if len(bundles) == 1 else -1)
+    guest = skate.remote(num_cpus=1, scheduling_strategy=where)(meet)
+    assert skate.get([guest.remote(tmp_path, me, 3) for me in range(3)]) == [0, 1, 2]
 
 
 def test_the_older_spelling_leads_into_the_group(alone: None) -> None:
@@ -327,6 +336,12 @@ def test_strategies_choose_nodes(cluster: Cluster) -> None:
             assert skate.get(actor.node_id.remote()) == node
         remove_placement_group(group)
         wait_for(lambda: cpus() == 6, 10, "the CPUs to be free")
+
+
+def test_tasks_in_any_bundle_run_in_all_of_them_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    group = placement_group([{"CPU": 2}] * 3, strategy="STRICT_SPREAD")
+    guest = skate.remote(num_cpus=1, scheduling_strategy=in_group(group))(meet)
+    assert skate.get([guest.remote(tmp_path, me, 6) for me in range(6)]) == list(range(6))
 
 
 def test_bundles_that_do_not_fit_on_one_node(cluster: Cluster) -> None:

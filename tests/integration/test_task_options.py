@@ -13,16 +13,9 @@ import pytest
 import skate
 from skate._wire.messages import LeaseReturn
 from skate._worker.current import get_runtime
-from waiting import WITHIN_S, wait_for
+from waiting import WITHIN_S, meet, wait_for
 
 # --- how many run at once ---------------------------------------------------------------------------------------------
-
-
-def meet(folder: Path, me: int, total: int) -> int:
-    """Return when `total` callers are in here at the same time."""
-    (folder / f"guest-{me}").touch()
-    wait_for(lambda: len(list(folder.glob("guest-*"))) >= total, 30, f"{total} tasks to run at once")
-    return me
 
 
 def enter_and_leave(log: Path) -> None:

@@ -198,6 +198,28 @@ def test_a_long_queue_where_the_data_is_keeps_it_here() -> None:
     assert books.demand(2, request(inputs=[Input(100 * MB, frozenset({B}))])) == {HERE: 2}
 
 
+def test_many_long_tasks_do_not_all_wait_beside_their_data() -> None:
+    """Four at a time there take longer than bringing the data elsewhere."""
+    nodes = node(HERE), node(B), node(C)
+    data = [Input(100 * MB, frozenset({B}))]  # a tenth of a second
+    assert Books(*nodes).demand(6, request(inputs=data, task_s=1.0)) == {HERE: 2, B: 2, C: 2}
+    assert Books(*nodes).demand(6, request(inputs=data, task_s=0.001)) == {B: 6}
+
+
+def test_who_has_waited_beside_the_data_for_longer_than_bringing_it_takes_waits_no_more() -> None:
+    books = Books(node(HERE), node(B), node(C))
+    assert books.demand(6, request(inputs=[Input(100 * MB, frozenset({B}))])) == {B: 6}, "who knows how long they take"
+    books.dispersal.wanted[X].waited_s = 0.02
+    assert books.decide() == {}
+    books.dispersal.wanted[X].waited_s = 0.2
+    assert books.decide() == {HERE: 2, B: 2, C: 2}
+
+
+def test_data_is_not_brought_where_it_can_never_fit() -> None:
+    books = Books(node(HERE), node(B), node(C, store_bytes=50 * MB))
+    assert books.demand(6, request(inputs=[Input(100 * MB, frozenset({B}))], task_s=1.0)) == {HERE: 3, B: 3}
+
+
 def test_spread_gives_each_node_the_same() -> None:
     books = Books(node(HERE, 4), node(B, 4), node(C, 4))
     assert books.demand(6, request(spread=True)) == {HERE: 2, B: 2, C: 2}

@@ -41,6 +41,8 @@ class Wanted(msgspec.Struct):
     asked: dict[bytes, int]
     #: It may go elsewhere.
     may_leave: bool = False
+    #: How long there have been too few, at the last look.
+    waited_s: float = 0.0
     #: Set if no node of the cluster can ever serve it: why.
     nowhere: str = ""
 
@@ -151,7 +153,7 @@ def share_out(
     if request.spread:
         return _one_by_one(request, count, ordered, wanted.asked)
     if request.inputs:
-        return _by_wait(request, count, ordered, wanted.asked)
+        return _by_wait(request, count, ordered, wanted.asked, wanted.waited_s)
     if can_stay:
         ordered = [home, *(node for node in ordered if node.id != here)]
     return _fill(request, count, ordered, wanted.asked)
@@ -179,8 +181,14 @@ def _fill(request: Request, count: int, ordered: Sequence[NodeView], asked: Mapp
     return shares
 
 
-def _by_wait(request: Request, count: int, nodes: Sequence[NodeView], asked: Mapping[bytes, int]) -> dict[bytes, int]:
-    """Where the estimated wait is shortest, each in turn: bringing the data may take longer than waiting in line."""
+def _by_wait(
+    request: Request, count: int, nodes: Sequence[NodeView], asked: Mapping[bytes, int], waited_s: float
+) -> dict[bytes, int]:
+    """Where the estimated wait is shortest, each in turn: bringing the data may take longer than waiting in line.
+
+    Nobody knows how long a function takes that has not run yet, or how many tasks there are for each lease. But who has
+    waited in vain for so long will wait as long again: the data is brought when that would have taken no longer.
+    """
     shares: dict[bytes, int] = {}
     room = {node.id: slots(node.available, request.needs) for node in nodes}
     for node in nodes:  # what will be granted soon stays where it is
@@ -192,7 +200,7 @@ def _by_wait(request: Request, count: int, nodes: Sequence[NodeView], asked: Map
     def next_wait(node: NodeView) -> float:
         """Of one more, if it asks there."""
         behind = max(0, shares.get(node.id, 0) + 1 - room[node.id])
-        return wait_s(node, request) + behind * node.task_s
+        return wait_s(node, request) + behind * max(request.task_s or node.task_s, waited_s)
 
     places = [(next_wait(node), rank) for rank, node in enumerate(nodes)]
     heapq.heapify(places)

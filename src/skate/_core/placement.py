@@ -62,6 +62,9 @@ class NodeView(msgspec.Struct, kw_only=True):
     def fits(self, needs: Amounts) -> bool:
         return all(amount <= self.available.get(name, 0) for name, amount in needs.items())
 
+    def can_ever_hold(self, inputs: Sequence[Input]) -> bool:
+        return not self.store_bytes or _missing_bytes(self, inputs) <= self.store_bytes
+
     def has_labels(self, conditions: Sequence[Condition]) -> bool:
         return all(condition.holds(self.labels) for condition in conditions)
 
@@ -126,17 +129,20 @@ ANYWHERE = Where()
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     needs: Amounts
     inputs: Sequence[Input] = ()
+    #: How long one takes, by experience; 0 if there is none.
+    task_s: float = 0.0
     spread: bool = False
     affinity: Affinity | None = None
     required: Sequence[Condition] = ()
     preferred: Sequence[Condition] = ()
 
     @classmethod
-    def of(cls, needs: Amounts, where: Where | None, inputs: Sequence[Input] = ()) -> Request:
+    def of(cls, needs: Amounts, where: Where | None, inputs: Sequence[Input] = (), task_s: float = 0.0) -> Request:
         where = where or ANYWHERE
         return cls(
             needs=needs,
             inputs=inputs,
+            task_s=task_s,
             spread=where.spread,
             affinity=where.affinity,
             required=where.required,
@@ -152,8 +158,11 @@ class Nowhere(msgspec.Struct, frozen=True):
 
 def wait_s(node: NodeView, request: Request) -> float:
     """How long until the task could begin there, by what is known."""
-    missing = sum(item.size_bytes for item in request.inputs if node.id not in item.nodes)
-    return node.queued * node.task_s + missing / node.bytes_per_s
+    return node.queued * node.task_s + _missing_bytes(node, request.inputs) / node.bytes_per_s
+
+
+def _missing_bytes(node: NodeView, inputs: Sequence[Input]) -> int:
+    return sum(item.size_bytes for item in inputs if node.id not in item.nodes)
 
 
 def choose(
@@ -184,6 +193,8 @@ def order(
     feasible = [node for node in living if node.can_ever_run(request)]
     if request.preferred:
         feasible = [node for node in feasible if node.has_labels(request.preferred)] or feasible
+    if request.inputs:
+        feasible = [node for node in feasible if node.can_ever_hold(request.inputs)] or feasible
     if request.spread and residents is not None:
         return sorted(feasible, key=lambda node: _as_home(node, request.needs, residents.get(node.id, NOBODY)))
     if request.spread:

@@ -23,6 +23,9 @@ from skate._wire import messages as wire
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon
 
+#: How often it is considered anew, at least, whether to bring the data elsewhere.
+LOOK_AGAIN_S_MAX = 1.0
+
 
 class Demands:
     def __init__(self, daemon: Daemon) -> None:
@@ -46,12 +49,10 @@ class Demands:
         if self._daemon.neighbours is None and message.where is None:
             self.ask_here(process_id, message)
             return
-        if message.task_s:
-            self._daemon.task_s.learn(message.task_s)
         cls = (process_id, message.key)
         try:
             inputs = [Input(size, frozenset(self._ids(nodes))) for size, nodes in message.inputs]
-            request = Request.of(to_units(message.resources), message.where, inputs)
+            request = Request.of(to_units(message.resources), message.where, inputs, message.task_s)
         except ValueError:
             self.ask_here(process_id, message)  # it says what is wrong with them
             return
@@ -59,7 +60,7 @@ class Demands:
         self._messages[cls] = message
         self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views(cls)))
         if is_new and cls in self._messages:
-            self._later(cls, SPILL_S, self._may_leave)
+            self._later(cls, SPILL_S, lambda cls: self._has_waited(cls, SPILL_S))
 
     def _later(self, cls: Class, seconds: float, action: Callable[[Class], None]) -> None:
         """Unless the demand is another one by then."""
@@ -73,6 +74,8 @@ class Demands:
 
     def ask_here(self, process_id: bytes, message: wire.LeaseDemand) -> None:
         """Of the scheduler of this node, for one of its processes or for a guest."""
+        if message.task_s and message.count:
+            self._daemon.task_s.learn(message.task_s)
         if message.where is not None and message.where.captures:
             self._captures[process_id, message.key] = message.where.captures
         self._daemon.post(
@@ -88,10 +91,15 @@ class Demands:
             )
         )
 
-    def _may_leave(self, cls: Class) -> None:
-        """It has waited for this node long enough."""
-        self._dispersal.wanted[cls].may_leave = True
+    def _has_waited(self, cls: Class, seconds: float) -> None:
+        """Long enough for this node alone; and who waits beside its data is asked again and again."""
+        wanted = self._dispersal.wanted[cls]
+        wanted.may_leave = True
+        wanted.waited_s = seconds
         self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
+        if wanted.request.inputs and self._dispersal.wanted.get(cls) is wanted:
+            more_s = min(seconds, LOOK_AGAIN_S_MAX)
+            self._later(cls, more_s, lambda cls: self._has_waited(cls, seconds + more_s))
 
     def _refuse(self, cls: Class) -> None:
         """Nobody who could serve it has come."""

@@ -23,6 +23,7 @@ from skate._core.ids import node_of
 from skate._core.ownership import Entry, Pending
 from skate._core.pipelining import Estimates, Patience
 from skate._core.placement import Where
+from skate._core.resources import group_of
 from skate._core.task import Failure, Task
 from skate._serialize.failures import failure_of
 from skate._wire.messages import (
@@ -113,7 +114,9 @@ class Submitter:
         return known
 
     def _cap(self, resources: dict[str, float]) -> int:
-        """Most leases that all nodes can give at a time; 0: there is no such bound."""
+        """Most leases that all nodes can give at a time; 0: there is no such bound, or nobody here knows it."""
+        if group_of(resources):
+            return 0
         total = self._runtime.welcome.resources
         needed = [total.get(kind, 0.0) / amount for kind, amount in resources.items() if amount > 0]
         return max(1, int(min(needed))) if needed else 0

@@ -208,8 +208,8 @@ def _explain_call_locally(runtime: Runtime, id: bytes, name: str, link: Link) ->
         return f"{name} waits for the actor {link.name}, whose arguments are not there yet"
     needs, place = ("", "") if creation is None else (_needs(creation.to_place), _wanted(creation.where))
     # Which of the two it is only the control service knows, and this must be said without asking.
-    begins = f"get {needs}{place}" if needs else f"be placed{place}"
-    return f"{name} waits for the actor {link.name}, which has yet to {begins}, or to return from its __init__"
+    start = f"needs {needs}{place} to be started" if needs else f"is to be started{place}"
+    return f"{name} waits for the actor {link.name}, which {start}, or is still in its __init__"
 
 
 def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
