@@ -158,7 +158,7 @@ def init(
         runtime = _node.runtime
         runtime.settings = dict(_settings)
         current.set_runtime(runtime)
-        interrupt.protect_from_interrupts()
+        interrupt.guard_handlers()
         if configure_logging:
             import logging  # the runtime has imported it while the daemon started
 

@@ -492,3 +492,32 @@ def test_a_shutdown_that_was_interrupted_at_its_very_beginning_can_be_finished(
     then()
     assert not daemon.is_running()
     skate.shutdown()
+
+
+@pytest.mark.parametrize("set_when", ["before init", "after init"])
+def test_a_handler_that_raises_at_any_moment_leaves_the_runtime_whole(set_when: str) -> None:
+    """A time limit of a few milliseconds, over and over, in a loop that is hardly ever outside of Skate."""
+
+    class OutOfTimeError(Exception):
+        pass
+
+    def on_alarm(*_: object) -> None:
+        raise OutOfTimeError
+
+    if set_when == "after init":
+        skate.init(num_cpus=2)
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    if set_when == "before init":
+        skate.init(num_cpus=2)
+    same = skate.remote(lambda x: x)
+    try:
+        assert skate.get(same.remote(1), timeout=WITHIN_S) == 1
+        for number in range(60):
+            with pytest.raises(OutOfTimeError):
+                signal.setitimer(signal.ITIMER_REAL, 0.003)
+                while True:
+                    skate.get(same.remote(1), timeout=WITHIN_S)
+            assert skate.get(same.remote(number), timeout=WITHIN_S) == number
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

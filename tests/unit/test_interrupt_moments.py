@@ -6,6 +6,7 @@ import queue
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,8 +42,8 @@ class Lock:
 def handler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a driver."""
     monkeypatch.setattr(interrupt, "_tries", 0)
-    monkeypatch.setattr(interrupt, "_previous", signal.default_int_handler)
-    before = signal.signal(signal.SIGINT, interrupt._on_interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt.guard_handlers()
     yield
     signal.signal(signal.SIGINT, before)
 
@@ -101,3 +102,56 @@ def test_who_hangs_in_a_lock_is_freed() -> None:
     timer.join()
     assert interrupt._tries == 0
     condition.release()
+
+
+def test_ctrl_c_in_the_callback_of_a_weak_reference_is_raised_after_it() -> None:
+    """What is raised there is written out and forgotten."""
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    weakref.finalize(thing, signal.raise_signal, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        del thing
+        while True:  # it comes a millisecond later
+            pass
+
+
+class OutOfTimeError(Exception):
+    pass
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    """A handler that raises, guarded."""
+
+    def on_alarm(*_: object) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    interrupt.guard_new_handlers()
+    assert signal.getsignal(signal.SIGALRM).__wrapped__ is on_alarm  # type: ignore[union-attr]
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("time_limit")
+def test_other_handlers_are_called_at_once_in_user_code_and_later_in_a_lock() -> None:
+    with pytest.raises(OutOfTimeError):
+        signal.raise_signal(signal.SIGALRM)
+    condition = threading.Condition(Lock(lambda _: signal.raise_signal(signal.SIGALRM)))  # type: ignore[arg-type]
+    with condition:
+        pass
+    assert interrupt.pending
+    with pytest.raises(OutOfTimeError):
+        interrupt.raise_pending()
+    assert not interrupt._put_off, "so it is not raised again"
+
+
+@pytest.mark.usefixtures("time_limit")
+def test_a_handler_is_guarded_once() -> None:
+    guard = signal.getsignal(signal.SIGALRM)
+    interrupt.guard_new_handlers()
+    interrupt.guard_handlers()
+    assert signal.getsignal(signal.SIGALRM) is guard

@@ -1,10 +1,10 @@
-"""Ctrl-C at a bad moment.
+"""Ctrl-C at a bad moment, and any other signal whose handler may raise: time limits by SIGALRM, SIGTERM that exits.
 
-Python runs a signal handler between any two bytecodes of the main thread, and the default one raises KeyboardInterrupt
-right there. The thread that waits reads the sockets itself, so that could be between reading a result and noting it,
-and the result would be lost. So the driver's handler looks where the main thread is: inside the runtime's own
-bookkeeping the interrupt is put off for a millisecond; in user code, or while the runtime only waits, it is raised at
-once.
+Python runs a signal handler between any two bytecodes of the main thread, and the default one of SIGINT raises
+KeyboardInterrupt right there. The thread that waits reads the sockets itself, so that could be between reading a result
+and noting it, and the result would be lost. So a guard stands before each handler and looks where the main thread is:
+inside the runtime's own bookkeeping the signal is put off for a millisecond; in user code, or while the runtime only
+waits, it is seen to at once.
 
 The conditions of `threading`, and all that is made of them (events, queues, futures), are no better protected: raised
 while a wait takes its lock back, an exception leaves a `with` block that then releases a lock that it does not hold.
@@ -17,13 +17,18 @@ the beginning of the next call, too. Tasks that are cancelled are interrupted in
 
 from __future__ import annotations
 
+import _weakrefset
 import os
 import signal
+import sys
 import threading
+import weakref
+from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` spends a microsecond on an enum
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, NoneType
 from typing import Any
 
+_OURS = __name__.partition(".")[0] + "."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Functions of ours that only wait: nothing is half done there.
 WAITS = frozenset({"_poll", "_sleep_until", "_read_until"})
@@ -34,24 +39,32 @@ RETRY_S = 0.001
 #: Methods of `threading` that take and release locks; a `wait` is one, too, but for the line in which it blocks.
 _LOCKING = frozenset({"__enter__", "__exit__", "_acquire_restore", "_release_save", "notify", "notify_all"})
 _BLOCKING_LINE = "waiter.acquire("
+#: Modules whose functions are called when an object goes: what is raised there is written out and forgotten.
+_FINALIZING = frozenset({weakref.__file__, _weakrefset.__file__})
 _IMPORTS = "<frozen importlib._bootstrap>"
 #: So often is an interrupt put off in a row for their sake.
 LOCKING_TRIES_MAX = 100
 _tries = 0
 
-#: Handler of the user or of Python, which ours stands before.
-_previous: Any = None
-#: An interrupt was put off: raised RETRY_S later, at the end of a get, or at the beginning of the next API call that
-#: starts something; not at the end of the one that it hit, for whoever called that would not get what it started.
+_main_thread = threading.main_thread().ident
+
+#: Signals whose handlers are guarded: those that people send, and set.
+_GUARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ALARM, _TERM = int(signal.SIGALRM), int(signal.SIGTERM)
+#: Signals that were put off, and what is to be called.
+_put_off: dict[int, Callable[[int, FrameType | None], Any]] = {}
+#: There are some, or a worker has put off the cancellation of its task. Seen to RETRY_S later, at the end of a get, or
+#: at the beginning of the next API call that starts something; not at the end of the one that it hit: whoever called
+#: that would not get what it started.
 pending = False
 
 
-def _raise_interrupt() -> None:
-    raise KeyboardInterrupt
+def _nothing() -> None:
+    pass
 
 
-#: What is done then. A worker has its own: there it is the cancellation of a task that was put off.
-on_pending: Callable[[], None] = _raise_interrupt
+#: What else is done then: a worker sees to the cancellation of its task.
+on_pending: Callable[[], None] = _nothing
 
 
 def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -> bool:
@@ -83,7 +96,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 def _is_no_place(frame: FrameType) -> bool:
     """Takes or releases a lock, or is a finalizer."""
     code = frame.f_code
-    if code.co_name == "__del__":
+    if code.co_name == "__del__" or code.co_filename in _FINALIZING:
         return True
     if code.co_filename != threading.__file__:
         return False
@@ -113,29 +126,55 @@ def again_later(signum: int, still_wanted: Callable[[], bool]) -> None:
     timer.start()
 
 
-def _on_interrupt(signum: int, frame: FrameType | None) -> None:
-    global pending
-    if may_interrupt(frame):
-        pending = False
-        _previous(signum, frame)
-    else:
-        pending = True
-        again_later(signum, lambda: pending)
+class _Guard:
+    """Stands before a handler."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
+        self.__wrapped__ = handler
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        global pending
+        if may_interrupt(frame):
+            _put_off.pop(signum, None)
+            self.__wrapped__(signum, frame)
+        else:
+            _put_off[signum] = self.__wrapped__
+            pending = True
+            again_later(signum, lambda: signum in _put_off)
 
 
 def raise_pending() -> None:
-    """In an API call, if an interrupt was put off during this one or the one before."""
+    """In an API call, if a signal was put off during this one or the one before."""
     global pending
     if pending and threading.current_thread() is threading.main_thread():
         pending = False
         on_pending()
+        while _put_off:
+            signum, handler = _put_off.popitem()
+            handler(signum, sys._getframe())
 
 
-def protect_from_interrupts() -> None:
-    """Take over Ctrl-C in the main thread, unless the user has a handler of his own."""
-    global _previous
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        _previous = signal.default_int_handler
-        signal.signal(signal.SIGINT, _on_interrupt)
+def guard_handlers() -> None:
+    """Those that are set by now, if this is the main thread."""
+    if threading.get_ident() == _main_thread:
+        for signum in _GUARDED:
+            _guard(signum)
+
+
+def guard_new_handlers() -> None:
+    """Before a wait, so in a hurry: of those that are often set late."""
+    if threading.get_ident() == _main_thread:
+        if type(getsignal(_ALARM)) not in _GUARDED_OR_NONE:
+            _guard(_ALARM)
+        if type(getsignal(_TERM)) not in _GUARDED_OR_NONE:
+            _guard(_TERM)
+
+
+def _guard(signum: int) -> None:
+    handler = signal.getsignal(signum)
+    if callable(handler) and not (getattr(handler, "__module__", None) or "").startswith(_OURS):
+        signal.signal(signum, _Guard(handler))
+
+
+#: Types of what `getsignal` gives where there is nothing to do: a number says that there is no handler of Python's.
+_GUARDED_OR_NONE = (_Guard, int, NoneType)

@@ -31,6 +31,7 @@ from collections.abc import Callable
 
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.messages import AnyMessage
+from skate._worker.interrupt import guard_new_handlers
 
 ARMED = select.EPOLLIN | select.EPOLLONESHOT
 #: How long a waiting thread looks again before it blocks, in seconds, and how long a wait may be to count as short:
@@ -131,6 +132,7 @@ class Loop:
                 "a finalizer (__del__) waits for a task while Skate itself is at work in this thread: that is for "
                 "ever. Do not call get() or wait() in finalizers; submitting tasks and put() of small values are fine."
             )
+        guard_new_handlers()
         if self._reading.acquire(blocking=False):
             self._reader = threading.get_ident()
             try:
