@@ -91,6 +91,35 @@ def test_copies_of_what_was_made_on_a_dead_node_go_when_their_owner_dies(cluster
         skate.get(refs[0], timeout=10)
 
 
+def is_unread(node: ClusterNode, control: str) -> bool:
+    """Whether the control service has yet to read something that the node has sent."""
+    port = int(control.rpartition(":")[2])
+    of_node = psutil.Process(node.pid).net_connections("tcp")
+    (own_port,) = (it.laddr.port for it in of_node if it.raddr and it.raddr.port == port)
+    with open("/proc/net/tcp") as file:
+        fields = [line.split() for line in file][1:]
+    (queues,) = (it[4] for it in fields if it[1].endswith(f":{port:04X}") and it[2].endswith(f":{own_port:04X}"))
+    return int(queues.partition(":")[2], 16) > 0
+
+
+def test_copies_that_the_control_service_heard_of_late_go_when_their_owner_dies(cluster: Cluster) -> None:
+    """It hears whose they are before it hears that they are: the nodes did not wait for it."""
+    third = cluster.add_node(num_cpus=0, resources={"third": 1})
+    pid, refs = skate.get(own_what_is_made.options(resources={"second": 1}).remote("third"))
+    head, control = psutil.Process(cluster.nodes[0].pid), psutil.Process(cluster._control.pid)
+    head.suspend()
+    control.suspend()
+    wait_for(lambda: is_unread(third, cluster.address), 10, "the third node to be the first that will be heard")
+    head.resume()
+    assert skate.get(length_of_first.remote(refs), timeout=30) == 5_000_000
+    control.resume()
+    wait_for(lambda: used_bytes() >= 10_000_000, 10, "the copy to be counted")
+    cluster.remove_node(third, allow_graceful=False)
+    wait_for(lambda: len(living()) == 2, 10, "the death of the node to be known")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: used_bytes() == 0, 15, "all memory to be free")
+
+
 def test_a_node_without_room_for_an_object_says_so_and_the_object_lives_on() -> None:
     with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster:
         cluster.add_node(num_cpus=1, resources={"small": 1}, object_store_memory=16 << 20)

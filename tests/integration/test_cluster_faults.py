@@ -123,6 +123,26 @@ def test_running_work_goes_on_without_the_control_service(cluster: Cluster, capf
     assert ids() == {node.node_id for node in cluster.nodes}, "nobody was taken for dead"
 
 
+def test_values_move_between_nodes_without_the_control_service(cluster: Cluster) -> None:
+    cluster.add_node(num_cpus=2, resources={"second": 2})
+
+    @skate.remote(resources={"second": 1})
+    def make(size: int) -> bytes:
+        return bytes(size)
+
+    @skate.remote(resources={"second": 1})
+    def length(value: bytes) -> int:
+        return len(value)
+
+    before = make.remote(30_000_000)
+    skate.wait([before], fetch_local=False)
+    with Frozen(cluster._control.pid):
+        assert len(skate.get(before, timeout=30)) == 30_000_000
+        assert len(skate.get(make.remote(5_000_000), timeout=30)) == 5_000_000, "made meanwhile"
+        assert skate.get(length.remote(skate.put(bytes(5_000_000))), timeout=30) == 5_000_000
+    assert skate.get(length.remote(before), timeout=30) == 30_000_000
+
+
 def test_calls_that_wait_for_the_control_service_hear_of_a_shutdown(cluster: Cluster) -> None:
     calls: list[Callable[[], object]] = [
         lambda: skate.kv.get("key"),

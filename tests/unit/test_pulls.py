@@ -115,6 +115,43 @@ def test_there_is_an_end_to_trying() -> None:
     assert pulls.failed(X, pulls.pulls[X].source) == [FreeRoom(1), Unavailable(X, (P,))]
 
 
+def test_without_an_answer_it_comes_from_the_node_that_made_it() -> None:
+    pulls = Pulls(STORE_BYTES)
+    pulls.want(X, 2 * CHUNK_BYTES, P, NOW)
+    assert pulls.not_answered(X, b"maker") == [], "there is no room for it yet"
+    pulls.reserved(1, X)
+    assert pulls.locating() == [X]
+    assert pulls.not_answered(X, b"maker") == [Ask(b"maker", X, 0), Ask(b"maker", X, 1)]
+    assert pulls.locating() == []
+    assert pulls.not_answered(X, b"maker") == [], "it is on its way"
+    pulls.received(X, 0, b"maker")
+    assert pulls.located(X, b"other") == [], "a late answer does not begin it anew"
+    assert pulls.received(X, 1, b"maker") == [Arrived(X, (P,))]
+
+
+def test_a_maker_that_fails_is_no_reason_to_give_up_while_there_is_no_answer() -> None:
+    pulls = Pulls(STORE_BYTES)
+    pulls.want(X, 2 * CHUNK_BYTES, P, NOW)
+    assert pulls.reserved(1, X) == [Locate(X)]
+    for _ in range(2 * SOURCES_MAX):
+        pulls.not_answered(X, b"maker")
+        assert pulls.failed(X, b"maker") == [], "the question stands"
+    pulls.validate()
+    assert pulls.located(X, b"other") == [Ask(b"other", X, 0), Ask(b"other", X, 1)]
+    assert pulls.failed(X, b"other") == [Locate(X)], "there may be others yet"
+
+
+def test_a_maker_that_fails_after_a_late_answer_is_a_source_that_failed() -> None:
+    pulls = Pulls(STORE_BYTES)
+    pulls.want(X, 2 * CHUNK_BYTES, P, NOW)
+    pulls.reserved(1, X)
+    pulls.not_answered(X, b"maker")
+    pulls.received(X, 0, b"maker")
+    pulls.located(X, b"other")
+    assert pulls.failed(X, b"maker") == [Locate(X)]
+    assert pulls.located(X, b"other") == [Ask(b"other", X, 1)]
+
+
 def test_what_is_gone_for_good_is_not_looked_for() -> None:
     pulls = pulling(6)
     assert pulls.lost(X) == [FreeRoom(1), Unavailable(X, (P,))]
@@ -197,6 +234,14 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), source=st.sampled_from([b"a", b"b", None]))
     def located(self, data: st.DataObject, source: bytes | None) -> None:
         self.do(self.pulls.located(self.some(data, LOCATING), source))
+
+    @rule(object=objects, source=st.sampled_from([b"a", b"b", None]))
+    def located_late(self, object: bytes, source: bytes | None) -> None:
+        self.do(self.pulls.located(object, source))
+
+    @rule(object=objects)
+    def not_answered(self, object: bytes) -> None:
+        self.do(self.pulls.not_answered(object, b"a"))
 
     @precondition(lambda self: any(pull.state == PULLING for pull in self.pulls.pulls.values()))
     @rule(data=st.data())

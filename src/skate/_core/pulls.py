@@ -8,6 +8,8 @@
 - What a running task waits for comes before what a queued one will need; within each kind, first come, first served.
 - Pulls may hold BUDGET_PART of the store together, so that they cannot fill it; one object may exceed that alone.
 - After a failure only the chunks that are missing are asked of the next source.
+- While nobody says where copies are, it comes from the node that made it: that has all of it, so nobody can wait for
+  himself. An answer that comes late changes nothing; if that node fails, it is the next source.
 - A chunk that has come can be served to others while the rest is still on its way.
 
 Owns:      the pulls of one node and their chunks.
@@ -51,6 +53,9 @@ class Pull(msgspec.Struct):
     asked: set[int] = msgspec.field(default_factory=set)
     here: set[int] = msgspec.field(default_factory=set)
     failures: int = 0
+    #: A source was asked for (Locate), and there is no answer yet. One question at a time: who answers takes the last
+    #: answer to be followed.
+    unanswered: bool = False
 
     @property
     def urgency(self) -> int:
@@ -158,8 +163,7 @@ class Pulls:
         pull = self.pulls.get(object)
         if pull is None or pull.room != room:
             return [FreeRoom(room)]  # that pull was given up meanwhile
-        pull.state = LOCATING
-        return [Locate(object)]
+        return self._locate(pull)
 
     def refused(self, room: int, object: bytes, why: Refusal) -> list[Command]:
         """The store has none."""
@@ -171,12 +175,23 @@ class Pulls:
 
     def located(self, object: bytes, source: bytes | None) -> list[Command]:
         pull = self.pulls.get(object)
-        if pull is None or pull.state != LOCATING:
+        if pull is None:
+            return []
+        pull.unanswered = False
+        if pull.state != LOCATING:
             return []
         if source is None:
             return self._give_up(pull)
-        pull.state, pull.source = PULLING, source
-        return self._ask(pull)
+        return self._pull_from(pull, source)
+
+    def locating(self) -> list[bytes]:
+        """What waits for an answer."""
+        return [id for id, pull in self.pulls.items() if pull.state == LOCATING]
+
+    def not_answered(self, object: bytes, maker: bytes) -> list[Command]:
+        """Nobody says where copies are at the moment; that node made it."""
+        pull = self.pulls.get(object)
+        return self._pull_from(pull, maker) if pull is not None and pull.state == LOCATING else []
 
     def received(self, object: bytes, chunk: int, source: bytes) -> list[Command]:
         """A chunk is in its place. One that a former source still sent counts, too."""
@@ -197,13 +212,13 @@ class Pulls:
         pull = self.pulls.get(object)
         if pull is None or pull.state != PULLING or pull.source != source:
             return []
-        pull.failures += 1
+        # While the answer is to come there may be copies that nobody here knows of: that is no reason to give up.
+        pull.failures += not pull.unanswered
         if pull.failures >= SOURCES_MAX:
             return self._give_up(pull)
         pull.missing = sorted([*pull.missing, *pull.asked], reverse=True)
         pull.asked.clear()
-        pull.state, pull.source = LOCATING, b""
-        return [Locate(object)]
+        return self._locate(pull)
 
     def lost(self, object: bytes) -> list[Command]:
         """It is gone for good, wherever it was."""
@@ -233,6 +248,15 @@ class Pulls:
             pull.state, pull.room = RESERVING, self._rooms
             commands.append(Reserve(pull.room, pull.id, pull.size_bytes))
         return commands
+
+    def _locate(self, pull: Pull) -> list[Command]:
+        was_asked, pull.unanswered = pull.unanswered, True
+        pull.state, pull.source = LOCATING, b""
+        return [] if was_asked else [Locate(pull.id)]
+
+    def _pull_from(self, pull: Pull, source: bytes) -> list[Command]:
+        pull.state, pull.source = PULLING, source
+        return self._ask(pull)
 
     def _ask(self, pull: Pull) -> list[Command]:
         commands: list[Command] = []
@@ -267,5 +291,6 @@ class Pulls:
             assert len(pull.asked) <= WINDOW
             assert pull.wanted_by
             assert bool(pull.source) == (pull.state == PULLING)
+            assert pull.unanswered or pull.state != LOCATING, "it waits for an answer to nothing"
         if not admitted:
             assert not self.pulls, "there is room, and nobody is let in"

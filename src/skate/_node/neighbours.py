@@ -280,6 +280,8 @@ class Neighbours:
         if now - self._looked_at > 1.0:  # it was us who stood still
             self._heard_at = now
         self._looked_at = now
+        if self.control_silence() is not None:
+            self.transfers.on_control_silent()
         is_silent = now - self._heard_at > SILENT_S
         if is_silent != self._is_silent:
             self._is_silent = is_silent

@@ -1,7 +1,7 @@
 """Objects between this node and others: what is wanted here is brought, what is wanted there is served.
 
     a process ──Pin of what lies elsewhere──▶ Transfers ──▶ Pulls (decides; pure)
-                                                 │ Locate ──▶ control service: from whom?
+                                                 │ Locate ──▶ control service: from whom? (silent: from its maker)
                                                  │ AskChunk ──▶ that node ══chunks══▶ Inlet, into the arena
                                                  └ sealed; the Pin goes on to the store as if it had been here all along
 
@@ -222,6 +222,18 @@ class Transfers:
     def _locate(self, object: bytes) -> None:
         if object in self._places:  # otherwise it was given up meanwhile
             self._neighbours.tell_control(cluster.Locate(object, self._places[object]))
+            if self._neighbours.control_silence() is not None:
+                self._pull_from_maker(object)
+
+    def on_control_silent(self) -> None:
+        """The control service, which knows where copies are, does not answer: what waits for that goes on."""
+        for object in self._pulls.locating():
+            self._pull_from_maker(object)
+
+    def _pull_from_maker(self, object: bytes) -> None:
+        maker = self._neighbours.members.get(node_at(self._places[object]))
+        if maker is not None:  # otherwise only the control service can help
+            self._do(self._pulls.not_answered(object, maker.view.id))
 
     def on_store_reply(self, process_id: bytes, message: wire.Message) -> None:
         """From the store, to one of our names in it."""
@@ -489,9 +501,7 @@ class Transfers:
             for node, _start, _size, tag in waiting:
                 self._neighbours.send(node, cluster.ChunkFailed(object, tag, freed))
             return
-        owner = self._daemon.store.owner_of(object)
-        if owner != self.keeper:
-            self._neighbours.tell_control(cluster.Owned(object, owner))
+        self._tell_owner(object)
         for ask in waiting:
             self._send_part(object, *ask)
 
@@ -594,8 +604,15 @@ class Transfers:
     def on_tracked(self, object: bytes) -> None:
         """The control service knows of it, and wants to hear of its end."""
         self._tracked.add(object)
-        if not self._daemon.store.has(object):  # it is gone, or its seal is on the way
+        if self._daemon.store.has(object):
+            self._tell_owner(object)  # again: that it was pulled may have been heard only now
+        else:  # it is gone, or its seal is on the way
             self._daemon.loop.call_at(time.monotonic() + SEAL_GRACE_S, self.sweep)
+
+    def _tell_owner(self, object: bytes) -> None:
+        owner = self._daemon.store.owner_of(object)
+        if owner != self.keeper:
+            self._neighbours.tell_control(cluster.Owned(object, owner))
 
     def on_freed(self, ids: list[bytes]) -> None:
         gone = self._tracked.intersection(ids)
