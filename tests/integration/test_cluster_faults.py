@@ -260,6 +260,48 @@ def test_a_driver_of_another_version_is_told_so(cluster: Cluster, monkeypatch: p
     assert skate.get(node_id.remote()) == cluster.nodes[0].node_id
 
 
+def test_a_get_that_times_out_says_that_its_value_is_on_another_node(cluster: Cluster) -> None:
+    node = cluster.add_node(num_cpus=1, resources={"second": 1})
+
+    @skate.remote(resources={"second": 1})
+    def make() -> bytes:
+        return bytes(5_000_000)
+
+    ref = make.remote()
+    skate.wait([ref], fetch_local=False)
+    with Frozen(node.pid), pytest.raises(skate.exceptions.GetTimeoutError) as caught:
+        skate.get(ref, timeout=0.5)
+    (reason,) = caught.value.reasons
+    assert reason.endswith(f"is on its way from node {node.node_id}: 0 bytes of 4.8 MiB are here")
+    assert len(skate.get(ref, timeout=30)) == 5_000_000
+
+
+def test_a_get_that_only_the_control_service_can_help_says_so(cluster: Cluster) -> None:
+    """The node that made the value is dead; who else has it only the service knows."""
+    maker = cluster.add_node(num_cpus=0, resources={"maker": 1})
+    cluster.add_node(num_cpus=0, resources={"reader": 1})
+
+    @skate.remote(resources={"maker": 1}, num_cpus=0)
+    def make() -> bytes:
+        return bytes(5_000_000)
+
+    @skate.remote(resources={"reader": 1}, num_cpus=0)
+    def length(value: bytes) -> int:
+        return len(value)
+
+    ref = make.remote()
+    assert skate.get(length.remote(ref)) == 5_000_000
+    cluster.remove_node(maker, allow_graceful=False)
+    wait_for(lambda: len(ids()) == 2, 10, "its death to be known")
+    with Frozen(cluster._control.pid):
+        with pytest.raises(skate.exceptions.GetTimeoutError) as caught:
+            skate.get(ref, timeout=2.0)
+        (reason,) = caught.value.reasons
+        assert "is on another node, and which of them has a copy is not known: the control service" in reason
+        assert f"at {cluster.address}, has not answered for" in reason
+    assert len(skate.get(ref, timeout=30)) == 5_000_000
+
+
 def test_a_transfer_goes_on_from_another_copy(cluster: Cluster) -> None:
     source = cluster.add_node(resources={"source": 1}, object_store_memory=200 << 20)
     cluster.add_node(resources={"reader": 4}, object_store_memory=200 << 20)

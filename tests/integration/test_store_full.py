@@ -175,7 +175,7 @@ def test_get_of_more_than_fits_at_once_is_an_error_and_no_hang() -> None:
 def test_get_with_a_timeout_ends_at_the_timeout_when_there_is_no_room() -> None:
     refs = [skate.put(array(seed)) for seed in range(12)]
     views = skate.get(refs[:5])
-    with pytest.raises(skate.exceptions.GetTimeoutError):
+    with pytest.raises(skate.exceptions.GetTimeoutError, match="are on disk, and there is no room in memory"):
         skate.get(refs[5:9], timeout=0.5)
     assert [view[0] for view in views] == [0, 1, 2, 3, 4]
 

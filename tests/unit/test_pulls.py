@@ -16,6 +16,7 @@ from skate._core.pulls import (
     RESERVING,
     SOON,
     SOURCES_MAX,
+    WAITING,
     WINDOW,
     Arrived,
     Ask,
@@ -150,6 +151,18 @@ def test_a_maker_that_fails_after_a_late_answer_is_a_source_that_failed() -> Non
     pulls.located(X, b"other")
     assert pulls.failed(X, b"maker") == [Locate(X)]
     assert pulls.located(X, b"other") == [Ask(b"other", X, 1)]
+
+
+def test_it_can_be_told_how_far_an_object_is() -> None:
+    pulls = Pulls(STORE_BYTES)
+    pulls.want(X, CHUNK_BYTES + 1, P, NOW)
+    pulls.want(Y, STORE_BYTES, P, NOW)
+    assert pulls.describe() == {X: (RESERVING, b"", 0), Y: (WAITING, b"", 0)}
+    pulls.reserved(1, X)
+    assert pulls.describe()[X] == (LOCATING, b"", 0)
+    pulls.located(X, b"a")
+    pulls.received(X, 0, b"a")
+    assert pulls.describe()[X] == (PULLING, b"a", CHUNK_BYTES)
 
 
 def test_what_is_gone_for_good_is_not_looked_for() -> None:

@@ -234,6 +234,13 @@ class Pulls:
         pull = self.pulls.get(object)
         return pull is not None and chunk in pull.here
 
+    def describe(self) -> dict[bytes, tuple[str, bytes, int]]:
+        """Of each object its state, from whom it comes, and how many bytes of it are here."""
+        return {
+            id: (pull.state, pull.source, min(pull.size_bytes, len(pull.here) * CHUNK_BYTES))
+            for id, pull in self.pulls.items()
+        }
+
     # -- within --------------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[Command]:

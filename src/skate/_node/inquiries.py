@@ -62,6 +62,7 @@ class Inquiries:
             "groups": lambda: daemon.groups.service.describe() if daemon.groups.service is not None else [],
             "store": self.store,
             "statistics": self.statistics,
+            "pulls": lambda: daemon.neighbours.transfers.describe() if daemon.neighbours is not None else {},
             "silence": lambda: daemon.neighbours.control_silence() if daemon.neighbours is not None else None,
         }
 

@@ -599,6 +599,11 @@ class Transfers:
             serving.waiting = [ask for ask in serving.waiting if ask[0] != node]
             self.on_done_with(node, cluster.DoneWith(object))
 
+    # -- seeing inside ------------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[bytes, tuple[str, bytes, int]]:
+        return self._pulls.describe()
+
     # -- the ends of objects ------------------------------------------------------------------------------------------
 
     def on_tracked(self, object: bytes) -> None:

@@ -52,11 +52,11 @@ class Values:
             try:
                 views = runtime.store.views([(id, place) for _, id, place in stored], deadline if timeout else None)
             except TimeoutError:
+                from skate._worker.why import explain_stored
+
+                reasons = explain_stored(runtime, [(id, place) for _, id, place in stored])
                 raise GetTimeoutError(
-                    timeout_s=timeout,
-                    pending=len(stored),
-                    total=len(refs),
-                    reasons=["their values are on disk, and there is no room in memory to bring them back"],
+                    timeout_s=timeout, pending=len(stored), total=len(refs), reasons=reasons
                 ) from None
             if runtime.in_cluster:
                 with runtime.lock:

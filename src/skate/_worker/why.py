@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
-from skate._core.ids import FIRST_RETURN, short
+from skate._core import pulls
+from skate._core.ids import FIRST_RETURN, short, size_at
 from skate._core.ownership import Entry
 from skate._core.placement import Where
 from skate._core.policy_memory import format_bytes
@@ -66,11 +67,43 @@ def explain_timeout(runtime: Runtime, refs: Sequence[ObjectRef[Any]], timeout: f
     if runtime.in_cluster and timeout > 0:
         silent = runtime.query("silence", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
         if silent:
-            reasons.append(
-                f"the control service of the cluster, at {silent['address']}, has not answered for "
-                f"{silent['silent_s']:.1f} s: new actors and placement groups, names and skate.kv wait for it"
-            )
+            reasons.append(f"{_silence(silent)}: new actors and placement groups, names and skate.kv wait for it")
     return reasons
+
+
+def explain_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> list[str]:
+    """What values wait for that exist and were not brought into memory here in time: ids and places."""
+    on_disk = "their values are on disk, and there is no room in memory to bring them back"
+    if not runtime.in_cluster:
+        return [on_disk]
+    deadline = time.monotonic() + LATE_ANSWER_TIMEOUT_S
+    known = runtime.query("pulls", deadline)
+    silent = runtime.query("silence", deadline)
+    if known is None:
+        return ["this node, which brings them from disk or from another one, does not answer"]
+    coming = [(id, place) for id, place in objects if id in known]
+    return [_explain_pull(id, place, *known[id], silent=silent) for id, place in coming[:TOLD_MAX]] or [on_disk]
+
+
+def _explain_pull(
+    id: bytes, place: int, state: str, source: bytes, here_bytes: int, *, silent: dict[str, Any] | None
+) -> str:
+    name, size = short(id), format_bytes(size_at(place))
+    if state == pulls.PULLING:
+        return f"{name} is on its way from node {source.hex()}: {format_bytes(here_bytes)} of {size} are here"
+    if state == pulls.LOCATING and silent:
+        return f"{name} is on another node, and which of them has a copy is not known: {_silence(silent)}"
+    if state == pulls.LOCATING:
+        return f"{name} is on another node: a copy is being looked for"
+    if state == pulls.RESERVING:
+        return f"{name} is on another node, and there is no room in memory for its {size} here yet"
+    return f"{name} is on another node, and its {size} come after other values that are on their way here"
+
+
+def _silence(silent: dict[str, Any]) -> str:
+    return (
+        f"the control service of the cluster, at {silent['address']}, has not answered for {silent['silent_s']:.1f} s"
+    )
 
 
 def explain_locally(runtime: Runtime, id: bytes) -> str:
