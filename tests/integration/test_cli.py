@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
@@ -897,6 +898,21 @@ def test_a_head_with_a_token_that_was_given(machine: Machine, port: str) -> None
     machine.well("start", "--head", "--port", port, "--token-file", "named", *SMALL)
     assert named.stat().st_mode & 0o777 == 0o600
     assert machine.well("status", "--token-file", "named")
+    machine.well("stop")
+
+
+def test_what_a_head_tells_to_type_works_as_it_stands(machine: Machine, port: str) -> None:
+    words = ["start", "--head", "--port", port, "--token-file", "a token", *SMALL]
+    told = machine.well(*words)
+    again = machine.fails(*words, says=["a cluster of yours runs at"]).err
+    (look,) = (line.split(maxsplit=1)[1] for line in told.splitlines() if line.startswith("  look "))
+    (join,) = (line for line in told.splitlines() if line.startswith("  skate start "))
+    assert join.strip() in again
+    for line in (look, join, look):
+        program, *words = shlex.split(line)
+        assert program == "skate"
+        shown = machine.well(*words)
+    assert "2 nodes" in shown
     machine.well("stop")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shlex
 import socket
 import time
 from typing import Any
@@ -60,6 +61,11 @@ def token_for(token_file: str | None) -> bytes:
         return find_token(token_file)
     except TokenError as error:
         raise Trouble(str(error)) from None
+
+
+def with_token(options: argparse.Namespace) -> str:
+    """What a command that a user is told to type on this machine needs besides, if this one was told, too."""
+    return f" --token-file {shlex.quote(options.token_file)}" if options.token_file else ""
 
 
 def resolve(host: str) -> str:

@@ -15,6 +15,7 @@ import contextlib
 import ipaddress
 import os
 import select
+import shlex
 import socket
 import subprocess
 import time
@@ -28,7 +29,7 @@ from skate._node.main import ClusterConfig, NodeConfig
 from skate._node.spill import open_nameless
 from skate._wire.token import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TokenError, create_token, default_path, find_token
 from skate.cli import rendezvous
-from skate.cli.asking import Asking, Unreachable, resolve, token_for
+from skate.cli.asking import Asking, Unreachable, resolve, token_for, with_token
 from skate.cli.parser import PORT, USAGE, Address, show_address
 from skate.cli.parser import address as parse_address
 from skate.cli.running import Log, Running, log_directory, look, tidy_logs
@@ -174,13 +175,13 @@ def _start_head(
     except LaunchError as error:
         why = f"{error} {log.last_line()}".strip()
         log.discard()
-        raise _cannot_listen((reached, port), token, why, listens) from None
+        raise _cannot_listen(options, (reached, port), token, why, listens) from None
     started.address, started.is_head, started.head_host = (reached, port), True, listens
     log.name_cluster(show_address(started.address))
     _start_node(options, started, token, options.host or options.node_ip_address or host)
 
 
-def _cannot_listen(where: Address, token: bytes, why: str, listens: str) -> CannotListen:
+def _cannot_listen(options: argparse.Namespace, where: Address, token: bytes, why: str, listens: str) -> CannotListen:
     """Why the control service did not start; mostly because somebody was there before."""
     try:
         with Asking(where, token, OURS_S) as asking:
@@ -190,9 +191,10 @@ def _cannot_listen(where: Address, token: bytes, why: str, listens: str) -> Cann
         if not _is_ours(listens):
             next = "this machine does not have that address; --host takes one that it has, or 0.0.0.0 for all."
         return CannotListen(f"the head could not start: {_without_advice(why)}", next)
+    join = f"skate start --address {show_address(where)}{with_token(options)}"
     return CannotListen(
         f"a cluster of yours runs at {show_address(where)} already, since {since}.",
-        f"add a node with `skate start --address {show_address(where)}`, end it with `skate stop`, or choose --port.",
+        f"add a node with `{join}`, end it with `skate stop`, or choose --port.",
     )
 
 
@@ -406,24 +408,25 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
     lines += [
         "",
         f'  python   skate.init("auto"), or skate.init("{address}")',
-        "  look     skate status",
+        f"  look     skate status{with_token(options)}",
         f"  end      {end}{' (ends the cluster)' if started.is_head else ''}",
     ]
     if started.is_head:
-        lines += ["", *_how_to_join(address, source, closed=is_loopback(started.address[0]))]
+        lines += ["", *_how_to_join(options, address, source, closed=is_loopback(started.address[0]))]
     with contextlib.suppress(BrokenPipeError):  # whether it is read or not, the cluster is there
         print(*lines, sep="\n", flush=True)
 
 
-def _how_to_join(address: str, source: str, *, closed: bool) -> list[str]:
+def _how_to_join(options: argparse.Namespace, address: str, source: str, *, closed: bool) -> list[str]:
     join = f"  skate start --address {address}"
     if closed:
-        return ["One more node on this machine:", join]
+        return ["One more node on this machine:", join + with_token(options)]
     if source == TOKEN_VARIABLE:
         return [f"On every other machine, with the same {TOKEN_VARIABLE}:", join]
+    token = f"{address.rpartition(':')[0]}:{source}"
     return [
         "On every other machine, bring the token (who has it can run code on the cluster) and join:",
-        f"  mkdir -p -m 700 ~/.skate && scp -p {address.rpartition(':')[0]}:{source} ~/.skate/token",
+        f"  mkdir -p -m 700 ~/.skate && scp -p {shlex.quote(token)} ~/.skate/token",
         join,
     ]
 

@@ -18,7 +18,7 @@ from typing import Any
 import skate
 from skate._wire.token import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from skate.cli import job as jobs
-from skate.cli.asking import ask_cluster, resolve
+from skate.cli.asking import ask_cluster, resolve, with_token
 from skate.cli.parser import USAGE, show_address
 from skate.cli.trouble import Trouble
 from skate.strategies import NodeAffinitySchedulingStrategy
@@ -62,9 +62,10 @@ def _connect(options: argparse.Namespace, address: str, *, elsewhere: bool) -> N
         return
     except ConnectionError:
         if not elsewhere:
+            join = f"skate start --address {address}{with_token(options)}"
             raise Trouble(
                 f"no node of the cluster at {address} runs on this machine, where the command and its files are.",
-                f"send the files along with --working-dir, or make it a node: skate start --address {address}",
+                f"send the files along with --working-dir, or make it a node: {join}",
             ) from None
     if options.token_file is not None:
         os.environ[TOKEN_FILE_VARIABLE] = os.path.abspath(options.token_file)
