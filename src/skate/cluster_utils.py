@@ -194,7 +194,12 @@ class Cluster:
         return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
-        """End a node: it says goodbye, or is killed."""
+        """End a node: it says goodbye, or is killed. Raises ValueError if it is none of this cluster's (any more)."""
+        if node not in self.nodes:
+            raise ValueError(
+                f"{node} is not in this cluster: it was removed already, or is of another one. cluster.nodes lists "
+                "those that can be removed; one that died by itself is among them until it is."
+            )
         node._end(gracefully=allow_graceful)
         if node is self.head_node:
             self.head_node = None

@@ -264,6 +264,15 @@ def test_tasks_of_a_node_that_is_gone_run_elsewhere(cluster: Cluster, gracefully
     assert {node.node_id for node in cluster.nodes} <= where
 
 
+def test_a_node_is_removed_once_however_it_ended(cluster: Cluster) -> None:
+    third = cluster.add_node(num_cpus=1)
+    os.kill(third.pid, signal.SIGKILL)
+    cluster.remove_node(third)
+    with pytest.raises(ValueError, match=r"is not in this cluster: it was removed already.*cluster\.nodes lists"):
+        cluster.remove_node(third)
+    assert third not in cluster.nodes
+
+
 def test_a_task_without_retries_is_lost_with_its_node(cluster: Cluster) -> None:
     @skate.remote(resources={"third": 1}, max_retries=0)
     def hang() -> None:
