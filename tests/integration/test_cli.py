@@ -622,6 +622,36 @@ def test_a_rank_waits_for_the_head_and_then_says_what_to_look_at(machine: Machin
     machine.fails("start", "--rendezvous", "file:///nowhere/at/all", says=["cannot be written: No such file"])
 
 
+def test_a_rank_waits_as_long_as_it_was_told_for_one_that_listens_and_is_silent(machine: Machine, port: str) -> None:
+    words = ["start", "--rendezvous", f"127.0.0.1:{port}", *SMALL]
+    with socket.create_server(("127.0.0.1", int(port))):
+        machine.fails(
+            *words, "--wait", "1", says=[f"no head at 127.0.0.1:{port} after 1 s; ", "did not answer", "`ps`"]
+        )
+    with socket.create_server(("127.0.0.1", int(port))) as server:
+        server.settimeout(COMMAND_S)
+        rank = machine.begin(*words)
+        silent = [server.accept()[0] for _ in range(3)]  # does it speak first? may I come in? and once more
+    for sock in silent:
+        sock.close()
+    out, err = rank.communicate(timeout=COMMAND_S)
+    assert (rank.returncode, err) == (0, ""), out
+    assert "A new cluster" in out, "who was silent is gone, and it listens there itself"
+    machine.well("stop")
+
+
+def test_a_file_that_is_none_of_a_rendezvous_is_left_alone_and_said_to_be_none(machine: Machine) -> None:
+    file = machine.home / "my notes"
+    where = f"file://{file}"
+    texts = ["buy milk", "127.0.0.1:6380", "[1]", json.dumps({"address": "here", "machine": "x", "pid": 1})]
+    for text in texts:
+        file.write_text(text)
+        machine.fails("start", "--rendezvous", where, says=["was not written by Skate", "name one", f"rm '{file}'"])
+        assert file.read_text() == text
+    file.write_text('{"address": "127.0')
+    machine.fails("start", "--rendezvous", where, "--wait", "0.3", says=["no head after 0.3 s", f"rm '{file}'"])
+
+
 def test_a_head_that_cannot_start_lets_another_try(machine: Machine, port: str) -> None:
     file = machine.home / "meeting"
     with socket.create_server(("127.0.0.1", int(port))):

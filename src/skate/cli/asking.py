@@ -99,7 +99,7 @@ class Asking:
                 str(error), "`skate --version` tells what is here; install the same Skate on the same Python."
             ) from None
         except SilentError as error:
-            raise Trouble(
+            raise Silent(
                 str(error),
                 "try again, or look on its machine: `ps` tells whether it is stopped (state T), its log is in "
                 "~/.skate/logs, and `skate stop --force` ends it.",
@@ -152,6 +152,10 @@ class Asking:
 
 class Unreachable(Trouble):
     """Nobody listens there, or no machine is there; it may yet come."""
+
+
+class Silent(Trouble):
+    """Somebody listens there and does not answer; it may be a head that is busy, or stopped."""
 
 
 def ask_cluster(options: argparse.Namespace) -> tuple[Address, Asking]:

@@ -19,16 +19,21 @@ Knows not: how nodes are started.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import secrets
+import shlex
 import socket
 from dataclasses import dataclass
 
+from skate.cli.parser import address as parse_address
 from skate.cli.trouble import Trouble
 
 FILE_BYTES_MAX = 4096
+#: How a file begins.
+BEGINNING = b'{"address": "'
 
 
 @dataclass
@@ -82,7 +87,7 @@ def withdraw(path: str) -> None:
 
 
 def read_file(path: str) -> Found | None:
-    """None: there is no such file. One that is being written says nothing yet."""
+    """None: there is no such file. One that is being written says nothing yet. Raises Trouble if it is none of ours."""
     try:
         with open(path, "rb") as file:
             content = file.read(FILE_BYTES_MAX)
@@ -95,14 +100,28 @@ def read_file(path: str) -> Found | None:
         ) from None
     try:
         said = json.loads(content)
-        return Found(str(said["address"]), str(said["machine"]), int(said["pid"]))
-    except (ValueError, KeyError, TypeError):
-        return Found()
+    except ValueError:
+        if BEGINNING.startswith(content[: len(BEGINNING)]):
+            return Found()
+        raise _not_ours(path) from None
+    try:
+        if said["address"]:
+            parse_address(said["address"])
+        return Found(said["address"], str(said["machine"]), int(said["pid"]))
+    except (ValueError, KeyError, TypeError, AttributeError, argparse.ArgumentTypeError):
+        raise _not_ours(path) from None
 
 
 def _content(address: str) -> bytes:
     said = {"address": address, "machine": socket.gethostname(), "pid": os.getpid()}
     return json.dumps(said).encode() + b"\n"
+
+
+def _not_ours(path: str) -> Trouble:
+    return Trouble(
+        f"{path} is not a file of a rendezvous: what is in it was not written by Skate.",
+        f"name one that is not there yet, or remove it if nobody needs it: rm {shlex.quote(path)}",
+    )
 
 
 def _unwritable(path: str, error: OSError) -> Trouble:

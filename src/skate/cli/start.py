@@ -29,7 +29,7 @@ from skate._node.main import ClusterConfig, NodeConfig
 from skate._node.spill import open_nameless
 from skate._wire.token import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TokenError, create_token, default_path, find_token
 from skate.cli import rendezvous
-from skate.cli.asking import Asking, Unreachable, resolve, token_for, with_token
+from skate.cli.asking import KNOCK_S, Asking, Silent, Unreachable, resolve, token_for, with_token
 from skate.cli.parser import PORT, USAGE, Address, show_address
 from skate.cli.parser import address as parse_address
 from skate.cli.running import Log, Running, log_directory, look, tidy_logs
@@ -203,9 +203,12 @@ def _without_advice(why: str) -> str:
     return why.replace(" Choose another port.", "")
 
 
-def _join(options: argparse.Namespace, started: Started, where: Address, token: bytes) -> None:
+def _join(
+    options: argparse.Namespace, started: Started, where: Address, token: bytes, patience_s: float = KNOCK_S
+) -> None:
     """A node of a cluster that is there."""
-    with Asking(where, token) as asking:
+    # However little is left: one that is there must be able to prove it.
+    with Asking(where, token, min(KNOCK_S, max(OURS_S, patience_s))) as asking:
         asking.ask("cluster")
     started.address = where
     _start_node(options, started, token, options.host or options.node_ip_address or _address_towards(where[0]))
@@ -317,25 +320,26 @@ def _meet_by_address(options: argparse.Namespace, started: Started) -> tuple[byt
     ours = _is_ours(where[0])
     # Only where the head can be is a token made: on any other machine it would be one that fits nothing.
     token, source = _token_of_head(options.token_file) if ours else (token_for(options.token_file), "")
+    here = "this machine could not listen there" if ours else "this machine does not have that address"
     deadline = time.monotonic() + options.wait
     while True:
+        next = "run the same command on the machine that has the address, and look what it says there."
+        is_taken = False
         try:
-            _join(options, started, where, token)
+            _join(options, started, where, token, deadline - time.monotonic())
             return token, source
         except Unreachable as unreachable:
-            why = unreachable.what
-        if ours:
+            why = f"{here}. {unreachable.what}"
+        except Silent as silent:
+            why, next, is_taken = silent.what, silent.next, True
+        if ours and not is_taken:
             try:
                 _start_head(options, started, *where, token)
                 return token, source
             except CannotListen as busy:  # somebody was faster, and will answer in a moment
-                why = busy.what
+                why = f"{here}. {busy.what}"
         if time.monotonic() > deadline:
-            here = "this machine could not listen there" if ours else "this machine does not have that address"
-            raise Trouble(
-                f"no head at {show_address(where)} after {options.wait:g} s; {here}. {why}",
-                "run the same command on the machine that has the address, and look what it says there.",
-            )
+            raise Trouble(f"no head at {show_address(where)} after {options.wait:g} s; {why}", next)
         time.sleep(AGAIN_S)
 
 
@@ -364,15 +368,15 @@ def _meet_by_file(options: argparse.Namespace, started: Started) -> tuple[bytes,
                 )
             try:
                 token = token_for(options.token_file)
-                _join(options, started, where, token)
+                _join(options, started, where, token, deadline - time.monotonic())
                 return token, ""
-            except Unreachable as unreachable:
-                why = unreachable.what
+            except (Unreachable, Silent) as not_there:
+                why = not_there.what
         if time.monotonic() > deadline:
             by = found.describe() if found is not None else "somebody who removed it again"
             raise Trouble(
                 f"no head after {options.wait:g} s: {path} was made by {by}, and {why}",
-                f"if that was an earlier run, remove the file and start again: rm {path}",
+                f"if that was an earlier run, remove the file and start again: rm {shlex.quote(path)}",
             )
         time.sleep(AGAIN_S)
 
