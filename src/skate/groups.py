@@ -90,7 +90,7 @@ def placement_group(
     name: str = "",
     lifetime: str | None = None,
 ) -> PlacementGroup:
-    """Reserve bundles of resources. Returns at once; `ready()` and `wait()` tell when they are there.
+    """Reserve bundles of resources. Returns once the cluster knows of it; `ready()` and `wait()` tell when it has them.
 
         >>> pg = placement_group([{"CPU": 2}, {"CPU": 1, "GPU": 1}], strategy="STRICT_SPREAD")
 
