@@ -105,6 +105,7 @@ def main() -> None:
         table = rng.standard_normal(1_000_000, dtype=np.float32)
         simulator = Simulator(skate.put(table), progress)
         curve = evolve(simulator, table, rng)
+        progress.refresh()  # in a notebook rich would end with what it drew last
         wall_s = time.perf_counter() - started
     plot(curve, options.plot)
     tasks, rate, busy = simulator.tasks, simulator.tasks / wall_s, simulator.cpu_s / (wall_s * cpus)

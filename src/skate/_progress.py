@@ -74,6 +74,8 @@ def _new_bar(total: int, description: str) -> Iterator[_Bar]:
     with rich.Progress(*columns, console=Console(stderr=True)) as display:
         task = display.add_task(description, total=total)
         yield _RichBar(display, task)
+        if display.console.is_jupyter:
+            display.refresh()  # in a notebook rich ends with what its timer drew last
 
 
 def _import_rich() -> Any:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def run_notebook(*cells: str) -> list[str]:
-    """Run the cells in a fresh kernel; what each one showed, as text."""
+    """Run the cells in a fresh kernel; what each one showed, as text, widgets included."""
     every = [*cells, "import skate; skate.shutdown()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in every])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python", "language": "python"}
@@ -30,13 +30,17 @@ def run_notebook(*cells: str) -> list[str]:
                 await client.async_execute_cell(cell, index)
 
     asyncio.run(execute())  # nbclient's own loop would stay open after the test
-    return ["".join(map(text_of, cell.outputs)) for cell in notebook.cells]
+    return ["".join(text_of(output, client.widget_state) for output in cell.outputs) for cell in notebook.cells]
 
 
-def text_of(output: Any) -> str:
-    if output.output_type == "stream":
-        return str(output.text)
-    return str(output.get("data", {}).get("text/plain", ""))
+def text_of(output: Any, widgets: dict[str, Any]) -> str:
+    if output["output_type"] == "stream":
+        return str(output["text"])
+    data = output.get("data", {})
+    widget = data.get("application/vnd.jupyter.widget-view+json")
+    if widget is not None:
+        return "".join(text_of(shown, widgets) for shown in widgets[widget["model_id"]]["outputs"])
+    return str(data.get("text/plain", ""))
 
 
 @pytest.fixture(autouse=True)
@@ -100,13 +104,15 @@ def test_cells_as_people_write_them() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_output_and_progress_appear_in_the_notebook() -> None:
+@pytest.mark.parametrize("widgets", [True, False], ids=["widgets", "no widgets"])
+def test_output_and_progress_appear_in_the_notebook(widgets: bool) -> None:
+    hide = "" if widgets else "import sys\nsys.modules['ipywidgets'] = None\n"
     shown = run_notebook(
         "import skate\nskate.init(num_cpus=2)\n"
         "speak = skate.remote(lambda: print('from a task')).options(name='speak')",
         # What a task printed is there with the next cell at the latest; here the cell waits for it.
         "import io, sys\nskate.get(speak.remote())\nskate.shutdown()",
-        "skate.init(num_cpus=2)\n"
+        f"{hide}skate.init(num_cpus=2)\n"
         "refs = skate.progress([skate.remote(abs).remote(-i) for i in range(7)], description='numbers')\n"
         "print(sum(skate.get(refs)))",
     )
