@@ -108,6 +108,17 @@ def test_get_with_enough_time() -> None:
     assert skate.get([when.remote(Path("/"), 1), when.remote(Path("/"), 2)], timeout=30) == [1, 2]
 
 
+@pytest.mark.parametrize("timeout", [3e6, 1e12, float("inf")])
+def test_a_timeout_may_be_as_long_as_one_likes(timeout: float) -> None:
+    def wait_long() -> list[Any]:
+        first, second, third = (when.remote(Path("/"), i) for i in range(3))
+        waited = skate.get(first, timeout=timeout), skate.wait([second], timeout=timeout)
+        return [waited[0], waited[1] == ([second], []), len(list(skate.as_completed([third], timeout=timeout)))]
+
+    assert wait_long() == [0, True, 1]
+    assert skate.get(skate.remote(wait_long).remote()) == [0, True, 1]
+
+
 def test_get_that_times_out_says_so_and_leaves_the_task_alone(gates: list[Path]) -> None:
     ref = when.remote(gates[0], "late")
     with pytest.raises(GetTimeoutError, match=r"0\.01"):

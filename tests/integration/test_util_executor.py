@@ -189,6 +189,10 @@ def test_an_error_ends_a_map_in_its_place(executor: Executor) -> None:
         next(results)
 
 
+def test_a_timeout_may_be_as_long_as_one_likes(executor: Executor) -> None:
+    assert list(executor.map(abs, [-1, -2], timeout=float("inf"))) == [1, 2]
+
+
 def test_map_takes_a_timeout(executor: Executor, tmp_path: Path) -> None:
     results = executor.map(wait_for_file, [tmp_path / "go"], timeout=SOON_S)
     with pytest.raises(concurrent.futures.TimeoutError):

@@ -277,6 +277,14 @@ def test_imap_unordered_does_not_wait_for_a_slow_call(pool: Pool, tmp_path: Path
     assert list(results) == [0]
 
 
+@pytest.mark.parametrize("timeout", [1e12, float("inf")])
+def test_a_timeout_may_be_as_long_as_one_likes(pool: Pool, timeout: float) -> None:
+    result = pool.apply_async(abs, (-1,))
+    result.wait(timeout=timeout)
+    assert result.get(timeout=timeout) == 1
+    assert pool.imap(abs, [-2]).next(timeout=timeout) == 2
+
+
 def test_next_takes_a_timeout(pool: Pool, tmp_path: Path) -> None:
     results = pool.imap(wait_for_file, [tmp_path / "go"])
     with pytest.raises(multiprocessing.TimeoutError):

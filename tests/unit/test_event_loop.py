@@ -17,6 +17,18 @@ def loop() -> Iterator[EventLoop]:
     loop.close()
 
 
+@pytest.mark.parametrize("deadline", [1e9, float("inf")])
+def test_a_deadline_may_be_as_late_as_one_likes(loop: EventLoop, deadline: float) -> None:
+    reader, writer = os.pipe()
+    called: list[int] = []
+    loop.watch(reader, called.append)
+    os.write(writer, b"x")
+    loop.run_once(deadline)
+    assert called
+    os.close(reader)
+    os.close(writer)
+
+
 def test_what_happened_to_a_closed_descriptor_is_not_told_to_the_next_one_of_that_number(loop: EventLoop) -> None:
     """A driver was held to have ended because the descriptor that tells had the number of a dead worker's pipe."""
     pipes = [os.pipe() for _ in range(2)]

@@ -379,6 +379,21 @@ def test_a_deadline_ends_a_wait_while_another_thread_reads(host: Host) -> None:
     assert reader.ended()
 
 
+@pytest.mark.parametrize("deadline", [1e9, float("inf")])
+def test_a_deadline_may_be_as_late_as_one_likes(host: Host, deadline: float) -> None:
+    reader = Waiting(host.loop, lambda: 1 in host.received, deadline)
+    wait_until_reading(host.loop)
+    sleeper = Waiting(host.loop, lambda: 2 in host.received, deadline)
+    wait_until_sleeping(host.loop)
+    _, far = host.connect()
+    far.send(Borrowed(1))
+    far.send(Borrowed(2))
+    assert reader.ended()
+    assert sleeper.ended()
+    assert reader.result
+    assert sleeper.result
+
+
 def test_many_threads_ask_and_wait_at_once(host: Host) -> None:
     """Each asks and waits for its own answer, over and over, while others come and go as readers."""
     near, far = host.connect()

@@ -17,6 +17,8 @@ from skate._wire.channel import Channel
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
+#: The kernel's longest wait is 25 days; who has more time, or all of it, waits again.
+POLL_S_MAX = 1e6
 
 
 class Timer:
@@ -82,7 +84,7 @@ class EventLoop:
         if deadline is None:
             timeout = -1.0
         else:
-            timeout = max(0.0, deadline - time.monotonic())
+            timeout = min(max(0.0, deadline - time.monotonic()), POLL_S_MAX)
         callbacks = self._callbacks
         for fd, events, callback in [(fd, events, callbacks.get(fd)) for fd, events in self._epoll.poll(timeout)]:
             # An earlier callback of this round may have closed it, and its number may be that of something else by now.

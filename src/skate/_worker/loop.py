@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable
 
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.loop import POLL_S_MAX
 from skate._wire.messages import AnyMessage
 from skate._worker.interrupt import guard_new_handlers
 
@@ -176,7 +177,7 @@ class Loop:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return bool(ready())
-                poll(left)
+                poll(min(left, POLL_S_MAX))
             if ready():
                 return True
             if self._stopping:
@@ -193,7 +194,7 @@ class Loop:
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return False
-                    self._arrived.wait(left)
+                    self._arrived.wait(None if left is None else min(left, POLL_S_MAX))
                 return True
             finally:
                 self._sleepers -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import threading
 import time
 import weakref
 from collections import deque
@@ -149,7 +150,7 @@ class Executor(futures.Executor):
         def results() -> Iterator[T]:
             try:
                 while submitted:
-                    left_s = None if deadline is None else deadline - time.monotonic()
+                    left_s = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                     values = submitted[0].result(left_s)
                     submitted.popleft()
                     submitted.extend(submit(chunk) for chunk in itertools.islice(chunks, 1))

@@ -59,11 +59,14 @@ class AsyncResult(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until it has completed, or so many seconds."""
-        self._event.wait(timeout)
+        self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> bool:
+        return self._event.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def get(self, timeout: float | None = None) -> T:
         """The value, or the error of the call; `multiprocessing.TimeoutError` after so many seconds."""
-        if not self._event.wait(timeout):
+        if not self._wait(timeout):
             raise TimeoutError(f"no result came within {timeout:g} s; the call goes on.")
         if self._error is not None:
             raise self._error
@@ -164,7 +167,7 @@ class IMapIterator(Iterator[T]):
                     self._pool = None
                     error, self._last_error = self._last_error, None
                     raise error or StopIteration
-                left_s = None if deadline is None else deadline - time.monotonic()
+                left_s = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if (left_s is not None and left_s <= 0) or not self._changed.wait(left_s):
                     if self._ready:
                         break
