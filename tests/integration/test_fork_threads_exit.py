@@ -633,6 +633,25 @@ print(done)
     assert output == "900\n", errors
 
 
+def test_submitting_imports_nothing() -> None:
+    """Garbage may be collected in the middle of an import, and a finalizer that submits would find half a module."""
+    output, errors = run(
+        """
+def submit():
+    before = set(sys.modules)
+    function = skate.remote(lambda *args, **kwargs: None)
+    for args in ((1,), ([1],), (bytes(200_000),), ([bytes(200_000)],), (skate.put([1]),)):
+        function.remote(*args, name=args)
+    function.options(num_returns=2).remote()
+    skate.remote(type("Actor", (), {})).remote()
+    return [module for module in set(sys.modules) - before if module.startswith("skate")]
+skate.init(num_cpus=2)
+print(submit(), skate.get(skate.remote(submit).remote()))
+"""
+    )
+    assert output == "[] []\n", errors
+
+
 def test_references_that_outlive_the_runtime_are_harmless() -> None:
     output, errors = run(
         """

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core.ids import child_prefix, node_at, node_of, return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
 from skate._object_ref import collecting_refs
+from skate._serialize.diagnose import explain_unpicklable
 from skate._serialize.failures import failure_of
 from skate._serialize.values import (
     INLINE_BYTES_MAX,
@@ -560,8 +561,6 @@ class Executor:
         try:
             serialized: Serialized = serialize(value)
         except Exception as error:
-            from skate._serialize.diagnose import explain_unpicklable
-
             raise explain_unpicklable(value, error, what=f"the value returned by {self.task_name()}") from error
         if serialized.size > INLINE_BYTES_MAX:
             return self._runtime.store.write(id, peer.process_id, serialized), serialized.refs

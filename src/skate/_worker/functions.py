@@ -23,6 +23,7 @@ from typing import Any
 from skate._core.ids import function_id
 from skate._core.task import RefInfo
 from skate._object_ref import ObjectRef, collecting_refs
+from skate._serialize.diagnose import explain_unpicklable, largest_captures
 from skate._wire.messages import Define, Message, Undefine
 from skate._worker.surroundings import job_path, module_path
 
@@ -59,7 +60,6 @@ class Function:
 def export_function(function: Callable[..., Any], name: str) -> Function:
     """Pickle a function by value if it has to be (`__main__`, closures, lambdas), by reference otherwise."""
     from skate._serialize.code import CodePickler
-    from skate._serialize.diagnose import explain_unpicklable, largest_captures
 
     kind, user = ("class", "actor") if isinstance(function, type) else ("function", "worker")
     with collecting_refs() as refs, io.BytesIO() as file:

@@ -36,6 +36,7 @@ from skate._core.task import Job, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions, captured
 from skate._serialize import private
+from skate._serialize.diagnose import explain_unpicklable
 from skate._serialize.failures import failure_of
 from skate._serialize.values import (
     INLINE_BYTES_MAX,
@@ -490,8 +491,6 @@ class Runtime:
         try:
             return serialize(value)
         except Exception as error:
-            from skate._serialize.diagnose import explain_unpicklable
-
             raise explain_unpicklable(value, error, what=what) from error
 
     # -- submit ---------------------------------------------------------------------------------------------------
