@@ -76,11 +76,44 @@ def test_a_function_that_returns_an_iterator_streams_when_told() -> None:
     assert [skate.get(ref) for ref in stream.remote()] == [1, 2]
 
 
-def test_streaming_what_is_not_iterable_is_a_clear_error() -> None:
-    stream = skate.remote(num_returns="streaming")(lambda: 5)
-    with pytest.raises(skate.exceptions.TaskError, match=r"(?i)generator|iter"):
-        for ref in stream.remote():
-            skate.get(ref)
+class Returns:
+    def five(self) -> int:
+        return 5
+
+    def items(self) -> list[int]:
+        return [1, 2]
+
+
+class ReturnsLater(Returns):
+    async def five(self) -> int:  # type: ignore[override]
+        return 5
+
+    async def items(self) -> list[int]:  # type: ignore[override]
+        return [1, 2]
+
+
+@pytest.mark.parametrize("num_returns", ["streaming", "dynamic"])
+def test_items_of_what_is_not_iterable_are_a_clear_error(num_returns: str) -> None:
+    def five() -> int:
+        return 5
+
+    methods = [
+        skate.remote(cls).options(max_concurrency=calls).remote().five  # type: ignore[attr-defined]
+        for cls, calls in ((Returns, 1), (Returns, 2), (ReturnsLater, 2))
+    ]
+    for call in (skate.remote(five), *methods):
+        with pytest.raises(skate.exceptions.TaskError) as caught:
+            list(skate.get(call.options(num_returns=num_returns).remote()))
+        text = str(caught.value)
+        assert f'five has num_returns="{num_returns}", so it must yield its values' in text
+        assert "it returned an object of type int. For one value leave num_returns out." in text
+        assert "Traceback" not in text, "it would be ours"
+
+
+@pytest.mark.parametrize("cls", [Returns, ReturnsLater])
+def test_methods_that_return_a_list_stream_when_told(cls: type[Returns]) -> None:
+    stream = skate.remote(cls).remote().items.options(num_returns="streaming").remote()  # type: ignore[attr-defined]
+    assert [skate.get(ref) for ref in stream] == [1, 2]
 
 
 def test_nothing_yielded() -> None:

@@ -318,8 +318,10 @@ class AsyncCalls(Concurrency):
         try:
             if inspect.isawaitable(generator):
                 generator = await generator
-            items = generator if hasattr(generator, "__aiter__") else _as_async(generator)
-            async for value in items:
+            if not hasattr(generator, "__aiter__"):
+                producer.check_items(generator, extra)
+                generator = _as_async(generator)
+            async for value in generator:
                 index += 1
                 producer.send_item(peer, task, extra, index, value)
                 del value
@@ -328,7 +330,7 @@ class AsyncCalls(Concurrency):
                     if not producer.may_yield(id, index, extra.ahead):
                         await news.wait()
                 if producer.is_closed(id):
-                    await items.aclose()
+                    await generator.aclose()
                     break
         finally:
             del self._news[id]
@@ -502,7 +504,8 @@ async def _as_async(generator: Any) -> Any:
             yield value
             await asyncio.sleep(0)
     finally:
-        generator.close()
+        if hasattr(generator, "close"):  # a list has none
+            generator.close()
 
 
 def _on_error_in_background(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

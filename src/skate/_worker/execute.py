@@ -48,7 +48,7 @@ from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
-from skate._worker.produce import Producer
+from skate._worker.produce import Producer, WrongReturn
 from skate._worker.run_queue import RunQueue
 from skate._worker.task_events import TaskEvents
 from skate.exceptions import TaskInterrupt
@@ -63,10 +63,6 @@ FLUSH_S = 0.020
 ACTOR_FLUSH_S = 0.002
 #: The same before the last task that is here: the owner can send more while that runs.
 FLUSH_BEFORE_LAST_S = 0.0003
-
-
-class _Miscounted(ValueError):
-    """A task has returned too many values or too few."""
 
 
 class Executor:
@@ -443,7 +439,7 @@ class Executor:
             return self.failed(peer, task, error)
 
     def failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
-        if type(error) is _Miscounted:
+        if type(error) is WrongReturn:
             error = ValueError(str(error))  # without a traceback: only our own frames would be in it
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
@@ -528,7 +524,7 @@ class Executor:
         values = list(value) if isinstance(value, (tuple, list)) or inspect.isgenerator(value) else None
         if values is None or len(values) != num_returns:
             got = f"{len(values)} values" if values is not None else f"a {type(value).__name__}"
-            raise _Miscounted(
+            raise WrongReturn(
                 f"{self.task_name()} has num_returns={num_returns}, so it must return a tuple or list of that many "
                 f"values; it returned {got}."
             )

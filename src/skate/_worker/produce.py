@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
 
+class WrongReturn(ValueError):
+    """What a task has returned is not what its num_returns promises."""
+
+
 class Producer:
     def __init__(self, runtime: Runtime, executor: Executor) -> None:
         self._runtime = runtime
@@ -41,6 +45,14 @@ class Producer:
         self._closed.add(id)
         self.on_news(id)
         return True
+
+    def check_items(self, value: Any, extra: Extra) -> None:
+        if not hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
+            raise WrongReturn(
+                f'{self._executor.task_name()} has num_returns="{extra.generator}", so it must yield its values, or '
+                f"return a generator or a list of them; it returned an object of type {type(value).__name__}. For one "
+                "value leave num_returns out."
+            )
 
     # -- streaming -----------------------------------------------------------------------------------------------------
 
@@ -74,6 +86,7 @@ class Producer:
 
     def stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
         """Send items as they are made, not further ahead of the consumer than allowed."""
+        self.check_items(generator, extra)
         id = task.id
         self.begin(id, extra)
         index = 0
@@ -85,7 +98,8 @@ class Producer:
                 if not self.may_yield(id, index, extra.ahead):
                     self._runtime.block_until(functools.partial(self.may_yield, id, index, extra.ahead), None)
                 if id in self._closed:
-                    generator.close()
+                    if hasattr(generator, "close"):  # a list has none
+                        generator.close()
                     break
         finally:
             self.end(id)
@@ -97,6 +111,7 @@ class Producer:
         """All items become returns of the task; its value is a generator of references to them."""
         from skate._streaming import DynamicObjectRefGenerator
 
+        self.check_items(generator, extra)
         executor = self._executor
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
