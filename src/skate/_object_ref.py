@@ -47,7 +47,10 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
     _owner: bytes
 
     def __del__(self) -> None:
-        _drop(self._id)
+        try:
+            _drop(self._id)
+        except AttributeError:  # made by hand, without an id
+            pass
 
     def hex(self) -> str:
         return self._id.hex()

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import pickle
 import re
+import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -653,3 +654,12 @@ def test_references_inside_the_items_of_a_dynamic_generator_are_kept(size: int, 
 
     items = list(skate.get(boxes.remote()))
     assert [len(skate.get(skate.get(item)[0])) for item in items] == [size, size + 1, size + 2]
+
+
+def test_a_reference_cannot_be_made_by_hand_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with pytest.raises(TypeError, match="_id"):
+        skate.ObjectRef()  # type: ignore[call-arg]
+    gc.collect()
+    assert not ignored
