@@ -315,7 +315,17 @@ class ActorMethod(Generic[P, R]):
                 f"concurrency_group={options.concurrency_group!r}: {about.class_name} has no such group; there are: "
                 f"{there_are}."
             )
-        self._call = MethodCall(runtime, link, self._name, options, generator=generator, max_retries=retries)
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = self._signature.parameters if self._signature is not None else {}
+        self._call = MethodCall(
+            runtime,
+            link,
+            self._name,
+            options,
+            generator=generator,
+            max_retries=retries,
+            parameters=tuple(name for name, parameter in parameters.items() if parameter.kind in kinds),
+        )
         return self._call
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

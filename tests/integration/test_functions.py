@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import skate
+from skate._worker.current import get_runtime
 
 Point = namedtuple("Point", "x y")
 
@@ -326,11 +327,37 @@ def test_a_capture_that_cannot_be_sent_is_named() -> None:
 
 @with_runtime
 def test_an_argument_that_cannot_be_sent_is_named() -> None:
-    take = skate.remote(lambda data, door: None)
-    with pytest.raises(TypeError, match=r"door[\s\S]*lock"):
-        take.remote(1, door=threading.Lock())
-    with pytest.raises(TypeError, match=r"lock"):
-        take.remote(1, {"deep": [threading.Lock()]})
+    lock = threading.Lock()
+
+    def take(door: Any, *more: Any, key: Any = None) -> None: ...
+
+    class House:
+        def __init__(self, door: Any = None) -> None: ...
+        def close(self, door: Any) -> None: ...
+
+    task, house = skate.remote(take), skate.remote(House)
+    for call, named in (
+        (lambda: task.remote(lock), "'door' of take"),
+        (lambda: task.remote(1, 2, [lock]), "at position 3 of take"),
+        (lambda: task.remote(1, key={"a": lock}), "'key' of take"),
+        (lambda: house.remote(lock), "'door' of House.__init__"),
+        (lambda: house.remote().close.remote(lock), "'door' of House.close"),
+    ):
+        with pytest.raises(TypeError, match=r"_thread\.lock cannot be pickled") as caught:
+            call()
+        assert str(caught.value).startswith(f"the argument {named} cannot be sent to another process.")
+
+
+@with_runtime
+def test_looking_for_what_cannot_be_sent_keeps_no_object() -> None:
+    ref = skate.put(1)
+    with pytest.raises(TypeError, match="the element 1"):
+        skate.remote(lambda pair: None).remote([ref, threading.Lock()])
+    runtime, id = get_runtime(), ref.binary()
+    del ref
+    with runtime.lock:
+        runtime._housekeeping()
+        assert id not in runtime.table.entries
 
 
 @with_runtime

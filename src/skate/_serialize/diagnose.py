@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from skate._object_ref import collecting_refs
 from skate.exceptions import SerializationError
 
 #: How deep the search for the culprit goes, and how many parts of one thing are looked at.
@@ -21,9 +22,14 @@ def _size(value: object) -> int:
     import cloudpickle
 
     try:
-        return len(cloudpickle.dumps(value, protocol=5))
+        with collecting_refs():  # which are not sent anywhere: nobody has to keep their objects
+            return len(cloudpickle.dumps(value, protocol=5))
     except Exception:  # noqa: BLE001 - whatever a user's __reduce__ raises
         return -1
+
+
+def is_picklable(value: object) -> bool:
+    return _size(value) >= 0
 
 
 def _captures(function: Any) -> Iterator[tuple[str, Any]]:
@@ -103,7 +109,7 @@ def find_culprit(value: Any) -> list[str]:
     path: list[str] = []
     for _ in range(DEPTH_MAX):
         for name, part in _parts(value):
-            if _size(part) < 0:
+            if not is_picklable(part):
                 path.append(f"{name} of type {type(part).__module__}.{type(part).__qualname__}")
                 value = part
                 break

@@ -84,14 +84,23 @@ class MethodCall:
     holds_entry = True
 
     __slots__ = (
-        "ahead", "extra", "fn", "generator", "link", "max_retries", "name", "num_returns", "plain", "retry_exceptions",
-        "runtime",
+        "ahead", "extra", "fn", "generator", "link", "max_retries", "name", "num_returns", "parameters", "plain",
+        "retry_exceptions", "runtime",
     )  # fmt: skip
 
     def __init__(
-        self, runtime: Runtime, link: Link, method: str, options: MethodOptions, *, generator: str, max_retries: int
+        self,
+        runtime: Runtime,
+        link: Link,
+        method: str,
+        options: MethodOptions,
+        *,
+        generator: str,
+        max_retries: int,
+        parameters: tuple[str, ...],
     ) -> None:
         self.runtime = runtime
+        self.parameters = parameters
         self.link = link
         self.fn = method.encode()
         self.name = options.name or f"{link.name}.{method}"
@@ -141,8 +150,8 @@ class Creation:
     """The call of an actor's class."""
 
     __slots__ = (
-        "extra", "fn", "function", "generator", "holds", "link", "max_retries", "name", "num_returns", "restartable",
-        "retry_exceptions", "runtime", "settings", "to_place", "where",
+        "extra", "fn", "function", "generator", "holds", "link", "max_retries", "name", "num_returns", "parameters",
+        "restartable", "retry_exceptions", "runtime", "settings", "to_place", "where",
     )  # fmt: skip
     #: An actor that nobody can call need not be made.
     holds_entry = False
@@ -155,6 +164,7 @@ class Creation:
         self.function = function
         self.fn = bytes(function.id)
         self.name = f"{function.name}.__init__"
+        self.parameters = function.parameters
         self.settings = settings
         self.restartable = info.max_restarts != 0
         self.to_place = info.to_place

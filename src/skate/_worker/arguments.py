@@ -28,7 +28,8 @@ from skate._core.ids import FIRST_RETURN, return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import Arg, Failure, RefInfo, Task
 from skate._object_ref import ObjectRef
-from skate._serialize.values import INLINE_BYTES_MAX, Serialized
+from skate._serialize.diagnose import explain_unpicklable, is_picklable
+from skate._serialize.values import INLINE_BYTES_MAX, Serialized, serialize
 
 if TYPE_CHECKING:
     from skate._worker.actors import Creation, MethodCall
@@ -120,11 +121,10 @@ class Arguments:
                 if isinstance(value, ObjectRef):
                     refs.append((name, value))
                     kwargs[name] = None
-        what = f"an argument of {call.name}"
-        serialized = self._serialize_args(plain, kwargs, what)
+        serialized = self._serialize_args(call, plain, kwargs)
         if serialized.size > INLINE_BYTES_MAX:
-            refs.extend(self._store_large(plain, kwargs, what))
-            serialized = self._serialize_args(plain, kwargs, what)
+            refs.extend(self._store_large(plain, kwargs, f"an argument of {call.name}"))
+            serialized = self._serialize_args(call, plain, kwargs)
         payload = serialized.to_bytes()
         nested = serialized.refs
         with runtime.lock:
@@ -171,9 +171,19 @@ class Arguments:
             return None
         return [ObjectRef(return_id(id, index), me) for index in range(call.num_returns)]
 
-    def _serialize_args(self, args: list[Any], kwargs: dict[str, Any], what: str) -> Serialized:
+    def _serialize_args(self, call: AnyCall, args: list[Any], kwargs: dict[str, Any]) -> Serialized:
         # A list marks keywords: a task without them carries its arguments as a tuple.
-        return self._runtime.serialize([tuple(args), kwargs] if kwargs else tuple(args), what=what)
+        everything = [tuple(args), kwargs] if kwargs else tuple(args)
+        try:
+            return serialize(everything)
+        except Exception as error:
+            names = [f"{name!r}" for name in call.parameters[: len(args)]]
+            names += [f"at position {position}" for position in range(len(names) + 1, len(args) + 1)]
+            for name, value in [*zip(names, args), *((f"{name!r}", value) for name, value in kwargs.items())]:
+                if not is_picklable(value):
+                    what = f"the argument {name} of {call.name}"
+                    raise explain_unpicklable(value, error, what=what) from error
+            raise explain_unpicklable(everything, error, what=f"an argument of {call.name}") from error
 
     def _store_large(
         self, args: list[Any], kwargs: dict[str, Any], what: str

@@ -94,7 +94,7 @@ class Call:
 
     __slots__ = (
         "_variants", "ahead", "cls", "extra", "fn", "function", "generator", "max_retries", "name", "num_returns",
-        "plain", "retry_exceptions", "runtime",
+        "parameters", "plain", "retry_exceptions", "runtime",
     )  # fmt: skip
     #: Of an actor's call: the actor.
     link = None
@@ -109,6 +109,7 @@ class Call:
         self.fn = bytes(function.id)
         self.cls = cls
         self.name = options.name or function.name
+        self.parameters = function.parameters
         self.max_retries = options.max_retries
         self.retry_exceptions = options.retry_exceptions
         self.generator = generator

@@ -44,12 +44,16 @@ copyreg.pickle(functools.cached_property, lambda made: (_load_cached_property, (
 class Function:
     """A remote function, as its owner keeps it."""
 
-    __slots__ = ("__weakref__", "define", "id", "name", "refs")
+    __slots__ = ("__weakref__", "define", "id", "name", "parameters", "refs")
 
-    def __init__(self, name: str, definition: bytes, refs: list[ObjectRef[Any]]) -> None:
+    def __init__(
+        self, name: str, definition: bytes, refs: list[ObjectRef[Any]], parameters: tuple[str, ...] = ()
+    ) -> None:
         path = [path for path in module_path() if path not in job_path]
         self.id = function_id(definition, path)
         self.name = name
+        #: Names of its positional parameters, as far as they are known.
+        self.parameters = parameters
         #: What the function captured: kept alive as long as the function.
         self.refs = refs
         #: The message that makes it known to an executor.
@@ -75,7 +79,13 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
             "and pass the reference as an argument: ref = skate.put(value); f.remote(ref).",
             stacklevel=_frames_of_ours(),
         )
-    return Function(name, definition, refs)
+    return Function(name, definition, refs, _parameters(function))
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    is_class = isinstance(function, type)
+    code = getattr(function.__init__ if is_class else function, "__code__", None)
+    return code.co_varnames[is_class : code.co_argcount] if code is not None else ()
 
 
 def _frames_of_ours() -> int:
