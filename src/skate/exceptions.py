@@ -416,6 +416,7 @@ class OutOfMemoryError(SkateError):
         node: str = "",
         used_bytes: int = 0,
         total_bytes: int = 0,
+        limit: float = 0.0,
         processes: Iterable[tuple[str, int, int]] = (),
         retries_used: int = 0,
         max_retries: int = 0,
@@ -425,11 +426,14 @@ class OutOfMemoryError(SkateError):
         self.node = node
         self.used_bytes = used_bytes
         self.total_bytes = total_bytes
+        #: The fraction of it that may be in use: `init(memory_threshold=...)`.
+        self.limit = limit
         #: Who used how much at that moment, largest first: (name, pid, bytes).
         self.processes = tuple(processes)
         self.retries_used = retries_used
         self.max_retries = max_retries
-        share = f"memory stood at {used_bytes / total_bytes:.0%} of {_size(total_bytes)}." if total_bytes else ""
+        share = f"memory stood at {used_bytes / total_bytes:.0%} of {_size(total_bytes)}" if total_bytes else ""
+        share += (f"; the limit is {limit:.0%}." if limit else ".") if share else ""
         users = "\n".join(f"{_size(size):>10}  {name} (pid {owner})" for name, owner, size in self.processes)
         text = _text(
             f"{_task(task_name)} was stopped because the machine was running out of memory.",

@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import skate
 from programs import append, lines
 from skate._node.memory_monitor import MemoryMonitor
-from skate.exceptions import OutOfMemoryError
+from skate._worker import current
+from skate.exceptions import GetTimeoutError, OutOfMemoryError, TaskCancelledError
 from waiting import wait_for
 
 MB = 1 << 20
@@ -47,7 +49,12 @@ def take_memory() -> None:
         time.sleep(0.05)
 
 
-def test_a_task_that_is_killed_for_memory_is_retried(tmp_path: Path) -> None:
+def has_ended(pids: Path) -> bool:
+    """Whether the process that was the first to write its number there is gone."""
+    return bool(lines(pids)) and not psutil.pid_exists(int(lines(pids)[0]))
+
+
+def test_a_task_that_is_killed_for_memory_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     start()
     runs = tmp_path / "runs"
 
@@ -60,6 +67,53 @@ def test_a_task_that_is_killed_for_memory_is_retried(tmp_path: Path) -> None:
 
     assert skate.get(greedy_once.remote(), timeout=WITHIN_S) == "done"
     assert len(lines(runs)) == 2
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "greedy_once was ended because memory was short" in told
+    assert "run again in 2 s" in told
+
+
+def test_one_that_waits_for_its_next_attempt_can_be_cancelled_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    start()
+    pids = tmp_path / "pids"
+
+    @skate.remote
+    def greedy() -> None:
+        append(pids, os.getpid())
+        take_memory()
+
+    ref = greedy.remote()
+    wait_for(lambda: has_ended(pids), WITHIN_S, "the monitor to end it")
+    wait_for(lambda: current.get_runtime().submitter._resting, WITHIN_S, "the driver to hear of it")
+    with pytest.raises(GetTimeoutError, match="greedy was ended because memory was short, and is run again in"):
+        skate.get(ref, timeout=0)
+    skate.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        skate.get(ref, timeout=WITHIN_S)
+
+
+def test_a_small_task_does_not_pay_for_a_large_one(tmp_path: Path) -> None:
+    """It is ended first, as the only one that may be retried, and again if it is back before the large one is gone."""
+    start()
+    small_runs, large_pid = tmp_path / "small", tmp_path / "large"
+
+    @skate.remote(max_retries=0)
+    def large() -> None:
+        append(large_pid, os.getpid())
+        wait_for(lambda: lines(small_runs), WITHIN_S, "the small task to run")
+        take_memory()
+
+    @skate.remote(max_retries=1)
+    def small() -> str:
+        append(small_runs, "run")
+        wait_for(lambda: has_ended(large_pid), WITHIN_S, "the large task to be ended")
+        return "done"
+
+    first = large.remote()
+    wait_for(lambda: lines(large_pid), WITHIN_S, "the large task to run")
+    assert skate.get(small.remote(), timeout=WITHIN_S) == "done"
+    assert len(lines(small_runs)) > 1
+    with pytest.raises(OutOfMemoryError):
+        skate.get(first, timeout=WITHIN_S)
 
 
 def test_the_newest_is_killed_and_older_ones_go_on(tmp_path: Path) -> None:
@@ -75,15 +129,17 @@ def test_the_newest_is_killed_and_older_ones_go_on(tmp_path: Path) -> None:
 
     @skate.remote
     def new() -> str:
-        append(new_runs, "run")
+        append(new_runs, os.getpid())
         if len(lines(new_runs)) == 1:
             take_memory()
-        go.touch()
         return "new"
 
     first = old.remote()
     wait_for(lambda: lines(old_runs), WITHIN_S, "the older task to run")
-    assert skate.get([first, new.remote()], timeout=WITHIN_S) == ["old", "new"]
+    second = new.remote()
+    wait_for(lambda: has_ended(new_runs), WITHIN_S, "the monitor to end the newer one")
+    go.touch()
+    assert skate.get([first, second], timeout=WITHIN_S) == ["old", "new"]
     assert (len(lines(old_runs)), len(lines(new_runs))) == (1, 2)
 
 
@@ -124,6 +180,16 @@ def test_the_error_says_who_used_how_much(tmp_path: Path) -> None:
         append(pids, os.getpid())
         take_memory()
 
+    @skate.remote
+    class Bystander:
+        def __init__(self) -> None:
+            self.held = b"\1" * (ROOM_BYTES // 2)
+
+        def is_there(self) -> bool:
+            return True
+
+    bystander = Bystander.remote()
+    assert skate.get(bystander.is_there.remote(), timeout=WITHIN_S)
     with pytest.raises(OutOfMemoryError) as caught:
         skate.get(greedy.remote(), timeout=WITHIN_S)
     error, text = caught.value, str(caught.value)
@@ -136,6 +202,9 @@ def test_the_error_says_who_used_how_much(tmp_path: Path) -> None:
     assert "greedy" in text
     assert "MiB" in text or "GiB" in text
     assert "max_retries" in text, "it says what to do"
+    assert ("task greedy", int(pid)) in [(name, process) for name, process, _ in error.processes]
+    assert "actor Bystander" in [name for name, _, _ in error.processes]
+    assert "; the limit is " in text
 
 
 def test_one_that_is_always_too_large_fails_in_the_end(tmp_path: Path) -> None:

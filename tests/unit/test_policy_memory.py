@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skate._core.policy_memory import Candidate, MemoryUse, choose_victim, explain, format_bytes
+from skate._core.policy_memory import (
+    FIRST_PAUSE_S,
+    FORGIVEN_MAX,
+    PAUSE_S_MAX,
+    Candidate,
+    MemoryKill,
+    MemoryUse,
+    choose_victim,
+    explain,
+    format_bytes,
+    is_largest,
+    next_attempt,
+)
 from skate._node.memory_monitor import MemoryMonitor
+from skate._node.memory_watch import KILL_PAUSE_S
 
 GIB = 1 << 30
 
@@ -37,6 +50,33 @@ def test_what_may_not_be_run_again_is_spared_while_there_is_something_else() -> 
 
 def test_nobody_to_kill() -> None:
     assert choose_victim([]) is None
+
+
+def killed(*, was_largest: bool) -> MemoryKill:
+    return MemoryKill(MemoryUse(63 * GIB, 64 * GIB), 0.95, [], was_largest)
+
+
+def test_who_holds_most_is_to_blame() -> None:
+    small, large = worker(1, 1.0, GIB), worker(2, 2.0, 2 * GIB)
+    assert is_largest(large, [small, large])
+    assert not is_largest(small, [small, large])
+    assert is_largest(small, [small])
+
+
+def test_an_attempt_counts_if_its_worker_held_most() -> None:
+    assert all(next_attempt(killed(was_largest=True), kills)[0] for kills in range(20))
+
+
+def test_one_that_was_ended_for_the_memory_of_others_is_forgiven_but_not_for_ever() -> None:
+    counts = [next_attempt(killed(was_largest=False), kills)[0] for kills in range(20)]
+    assert counts == [False] * FORGIVEN_MAX + [True] * (20 - FORGIVEN_MAX)
+
+
+def test_the_pause_before_the_next_attempt_grows_up_to_a_bound() -> None:
+    pauses = [next_attempt(killed(was_largest=True), kills)[1] for kills in [*range(8), 5000]]
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert pauses[-1] == PAUSE_S_MAX
+    assert FIRST_PAUSE_S > KILL_PAUSE_S, "the monitor looks at those that are left before the task is back"
 
 
 def test_the_explanation_names_use_limit_victim_and_largest_processes() -> None:

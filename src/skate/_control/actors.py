@@ -236,7 +236,7 @@ HANDLERS: dict[type, Any] = {
 
 
 def death_of(gone: wire.PeerGone) -> Death:
-    if gone.reason.startswith("memory"):
+    if gone.memory is not None:
         return Death("memory", gone.reason, gone.stderr)
     if gone.node_lost:
         return Death("crash", gone.reason)

@@ -42,6 +42,8 @@ class Pending(msgspec.Struct):
 
     #: Retries already used, after crashes and after exceptions.
     retries: int = 0
+    #: Attempts that were ended because memory was short.
+    memory_kills: int = 0
     #: Arguments that are not there yet; the task is queued when this reaches zero.
     missing: int = 0
     #: Objects kept alive for the task: its arguments and the references inside them.

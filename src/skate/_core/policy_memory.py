@@ -1,10 +1,14 @@
-"""Which worker to kill when the machine runs out of memory, and how to say so.
+"""Which worker to kill when the machine runs out of memory, how to say so, and when its task is run again.
 
 Killing something of ours in time is better than the kernel's choice, which may be the driver or the daemon.
 
 Idea: of the workers whose tasks may be run again, the one whose lease is newest. It has lost the least work, and the
 older ones, which may well be what the newer ones wait for, get to their end; so the node makes progress however little
 memory there is. The last worker left is killed too: alone, and still too large, it will not become smaller.
+
+A task that was killed is run again after a pause, and a longer one each time: at once, it would be killed for the same
+memory. If another worker held more than its own, that one is likely to blame, so the attempt does not count as one of
+its retries; but not for ever, since what is short may be held by somebody whom nobody here ends.
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ import msgspec
 
 #: Processes that are named when one is killed.
 PROCESSES_NAMED = 5
+#: Pause before a task is run again, doubled each time. The monitor looks again earlier: if one kill was not enough,
+#: another worker has gone by then.
+FIRST_PAUSE_S = 2.0
+PAUSE_S_MAX = 60.0
+#: So many attempts that were ended while another worker held more do not count.
+FORGIVEN_MAX = 10
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
@@ -26,6 +36,18 @@ class MemoryUse(msgspec.Struct, frozen=True):
     @property
     def fraction(self) -> float:
         return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+class MemoryKill(msgspec.Struct, array_like=True, frozen=True):
+    """A worker was killed for memory: what its owner is told."""
+
+    use: MemoryUse
+    #: The fraction that may be in use.
+    limit: float
+    #: Who used how much, largest first: name, pid, bytes.
+    users: list[tuple[str, int, int]]
+    #: No other worker held more.
+    was_largest: bool
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -50,6 +72,16 @@ def choose_victim(candidates: Sequence[Candidate]) -> Candidate | None:
         return (worker.retriable, not worker.blocked, worker.leased_at, worker.pid)
 
     return max(candidates, key=readiness, default=None)
+
+
+def is_largest(victim: Candidate, candidates: Sequence[Candidate]) -> bool:
+    return all(victim.rss_bytes >= worker.rss_bytes for worker in candidates)
+
+
+def next_attempt(kill: MemoryKill, earlier_kills: int) -> tuple[bool, float]:
+    """Whether the attempt that was ended counts as one of the task's retries, and the seconds before the next one."""
+    counts = kill.was_largest or earlier_kills >= FORGIVEN_MAX
+    return counts, min(FIRST_PAUSE_S * 2 ** min(earlier_kills, FORGIVEN_MAX), PAUSE_S_MAX)
 
 
 def explain(victim: Candidate, use: MemoryUse, threshold: float, processes: Sequence[tuple[int, str, int]]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from skate._core.policy_memory import Candidate, choose_victim, explain
+from skate._core.policy_memory import PROCESSES_NAMED, Candidate, MemoryKill, choose_victim, explain, is_largest
 from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
 from skate._wire.loop import Timer
 from skate._wire.messages import PeerGone
@@ -26,8 +26,8 @@ class MemoryWatch:
         self._daemon = daemon
         self._monitor: MemoryMonitor | None = None
         self._timer: Timer | None = None
-        #: Workers killed for memory and not buried yet: what was in use of how much, and by whom.
-        self._kills: dict[bytes, tuple[int, int, list[tuple[str, int, int]]]] = {}
+        #: Workers killed for memory and not buried yet.
+        self._kills: dict[bytes, MemoryKill] = {}
 
     def begin(self) -> None:
         """There is work: look from now on, until there is none."""
@@ -48,15 +48,24 @@ class MemoryWatch:
         use = self._monitor.read()
         threshold = daemon.config.memory_threshold
         if use.fraction > threshold:
-            victim = choose_victim(self._candidates())
+            candidates = self._candidates()
+            victim = choose_victim(candidates)
             if victim is not None:
-                named = {pid: daemon.describe_process(id).split()[0] for id, pid in daemon.pids.items()}
-                users = largest_processes(named, 5)
-                by_size = [(name, pid, size) for pid, name, size in users]
-                self._kills[victim.process_id] = (use.used_bytes, use.total_bytes, by_size)
+                users = largest_processes({pid: self._name(id) for id, pid in daemon.pids.items()}, PROCESSES_NAMED)
+                self._kills[victim.process_id] = MemoryKill(
+                    use, threshold, [(name, pid, size) for pid, name, size in users], is_largest(victim, candidates)
+                )
                 daemon.pool.kill(victim.process_id, explain(victim, use, threshold, users))
                 pause_s = KILL_PAUSE_S
         self._look_after(pause_s)
+
+    def _name(self, process_id: bytes) -> str:
+        """What a node knows of its processes; the tasks of workers are known to their owners."""
+        service = self._daemon.actors.service
+        actor = service.table.of_worker(process_id) if service is not None else None
+        if actor is not None:
+            return f"actor {actor.info.class_name}"
+        return self._daemon.describe_process(process_id).split()[0]
 
     def _candidates(self) -> list[Candidate]:
         pids = self._daemon.pids
@@ -74,5 +83,4 @@ class MemoryWatch:
 
     def explain(self, gone: PeerGone) -> None:
         """Add what is known, if that process was ended for memory."""
-        if gone.process_id in self._kills:
-            gone.memory_used, gone.memory_total, gone.memory_users = self._kills.pop(gone.process_id)
+        gone.memory = self._kills.pop(gone.process_id, None)

@@ -20,6 +20,7 @@ from typing import Any, Union
 import msgspec
 
 from skate._core.placement import Where
+from skate._core.policy_memory import MemoryKill
 from skate._core.task import ActorInfo, ActorSettings, Death, Failure, Job, RefInfo, Result, Task, Timing, Value
 
 # -- parts of messages ---------------------------------------------------------------------------
@@ -99,10 +100,7 @@ class PeerGone(Message, tag=5):
     running: bytes  # id of the task it was in, or of the last one if it was in none; b"" if it had none
     stderr: list[str] = []  # last lines
     reason: str = ""  # why the daemon killed it, if it did: "cancelled", "memory: …", "idle", …
-    #: If memory was short: what was in use of how much, and by whom (name, pid, bytes), largest first.
-    memory_used: int = 0
-    memory_total: int = 0
-    memory_users: list[tuple[str, int, int]] = []
+    memory: MemoryKill | None = None  # if memory was short
     #: Its whole node is gone: nothing more will come over its channel, not even its end.
     node_lost: bool = False
 

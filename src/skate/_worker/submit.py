@@ -13,6 +13,7 @@ Every method is called with the runtime's lock held, and none blocks.
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from skate._core.ids import node_of
 from skate._core.ownership import Entry, Pending
 from skate._core.pipelining import Estimates, Patience
 from skate._core.placement import Where
+from skate._core.policy_memory import MemoryKill, next_attempt
 from skate._core.resources import group_of
 from skate._core.task import Failure, Task
 from skate._serialize.failures import failure_of
@@ -68,6 +70,8 @@ SPREAD_WAIT_S_MAX = 3.0
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
 ZERO_CPU_LEASES = 4
 
+log = logging.getLogger("skate")
+
 
 class Submitter:
     """The tasks that this process owns."""
@@ -84,6 +88,8 @@ class Submitter:
         self._idle_timer = False
         self._idle_lease_s = IDLE_LEASE_S if runtime.is_driver else IDLE_LEASE_OF_TASK_S
         self._recall_timer = False
+        #: Tasks that were ended because memory was short, and when they are sent again.
+        self._resting: dict[bytes, float] = {}
         self.submitted = 0
         #: The last name of a task that was cancelled before it began, and the error of all of that name.
         self._cancelled = "", Failure(b"")
@@ -450,18 +456,23 @@ class Submitter:
             if id != running and not (gone.node_lost and not self._outcomes.retries_left(entry)):
                 again.append(task)
                 continue
-            cancelled = entry.pending is not None and entry.pending.cancelled
-            if cancelled:
+            pending = entry.pending = entry.pending or Pending()
+            counts, pause_s = True, 0.0
+            if gone.memory is not None:
+                counts, pause_s = next_attempt(gone.memory, pending.memory_kills)
+                pending.memory_kills += 1
+            if pending.cancelled:
                 error = TaskCancelledError(task_name=entry.call.name, was_running=True, forced=True)
                 self._outcomes.fail(id, entry, error)
-            elif self._outcomes.retries_left(entry):
-                if entry.pending is None:
-                    entry.pending = Pending()
-                entry.pending.retries += 1
-                if entry.pending.stream is not None:
+            elif entry.call.max_retries != 0 and (not counts or self._outcomes.retries_left(entry)):
+                pending.retries += counts
+                if pending.stream is not None:
                     task.extra = task.extra or entry.call.new_extra()
-                    task.extra.skip = entry.pending.stream.received
-                again.append(task)
+                    task.extra.skip = pending.stream.received
+                if gone.memory is not None:
+                    self._let_rest(task, entry, gone.memory, pause_s)
+                else:
+                    again.append(task)
             else:
                 self._outcomes.fail(id, entry, self._crash_error(entry, gone))
         for task in again:
@@ -470,6 +481,20 @@ class Submitter:
             task.extra.once = True
         self._requeue(lease.cls, again)
         self.push(lease.cls)
+
+    def _let_rest(self, task: Task, entry: Entry, kill: MemoryKill, pause_s: float) -> None:
+        """Send it again after a while, unless it is cancelled by then."""
+        used = f"{kill.use.fraction:.0%} in use, the limit is {kill.limit:.0%}"
+        text = "%s was ended because memory was short (%s), and is run again in %.0f s."
+        log.warning(text, entry.call.name, used, pause_s)
+        when = self._resting[task.id] = time.monotonic() + pause_s
+
+        def go_on() -> None:
+            del self._resting[task.id]
+            if entry.task is task:
+                entry.call.again(task)
+
+        self._runtime.loop.call_at(when, go_on)
 
     def _requeue(self, cls: SchedulingClass, tasks: list[Task]) -> None:
         """They come first. One that was cancelled on its way to a worker that did not begin it ends here."""
@@ -482,13 +507,15 @@ class Submitter:
 
     def _crash_error(self, entry: Entry, gone: PeerGone) -> Exception:
         used = entry.pending.retries if entry.pending is not None else 0
-        if gone.reason.startswith("memory"):
+        if gone.memory is not None:
+            working = self._who_does_what(node_of(gone.process_id)) | {gone.pid: f"task {entry.call.name}"}
             return OutOfMemoryError(
                 task_name=entry.call.name,
                 pid=gone.pid,
-                used_bytes=gone.memory_used,
-                total_bytes=gone.memory_total,
-                processes=gone.memory_users,
+                used_bytes=gone.memory.use.used_bytes,
+                total_bytes=gone.memory.use.total_bytes,
+                limit=gone.memory.limit,
+                processes=[(working.get(pid, name), pid, size) for name, pid, size in gone.memory.users],
                 retries_used=used,
                 max_retries=entry.call.max_retries,
             )
@@ -505,6 +532,14 @@ class Submitter:
             max_retries=entry.call.max_retries,
             reason=gone.reason if code == -signal.SIGKILL else "",  # otherwise it ended before it was killed
         )
+
+    def _who_does_what(self, node: int) -> dict[int, str]:
+        """What workers of a node do for this process, by their pids."""
+        names = {}
+        for lease in self._leases.values():
+            if lease.inflight and node_of(lease.peer.process_id) == node:
+                names[lease.peer.pid] = f"task {self._table.entries[next(iter(lease.inflight))].call.name}"
+        return names
 
     # -- cancelling ---------------------------------------------------------------------------------------------------
 
@@ -532,7 +567,7 @@ class Submitter:
             else:
                 cls.queue.remove(entry.task)
         except ValueError:
-            pass  # it still waits for its arguments
+            pass  # it still waits for its arguments, or for memory
         self._fail_unbegun(id, entry)
         self.push(cls)
 
@@ -571,11 +606,13 @@ class Submitter:
     # -- seeing inside -------------------------------------------------------------------------------------------------
 
     def whereabouts(self, id: bytes, entry: Entry) -> tuple[str, Any]:
-        """Where a pending task is: ("arguments", n), ("queued", position) or ("sent", lease)."""
+        """Where a pending task is: ("arguments", n), ("resting", until), ("queued", position) or ("sent", lease)."""
         if entry.pending is not None and entry.pending.missing:
             return "arguments", entry.pending
         if entry.call.link is not None:
             return "actor", entry.call.link
+        if id in self._resting:
+            return "resting", self._resting[id]
         for lease in entry.call.cls.leases:
             if id in lease.inflight:
                 return "sent", lease

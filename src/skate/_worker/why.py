@@ -148,6 +148,8 @@ def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tu
         ]
         waits = "\n  ".join(_explain_argument(runtime, id) for id in missing)
         return f"{name} ({short(first)}) waits for {len(missing)} of its arguments:\n  {waits}"
+    if where == "resting":
+        return f"{name} was ended because memory was short, and is run again in {detail - time.monotonic():.0f} s."
     if where in ("sent", "actor"):
         return where, (detail, name)
     return "queued", ((task_entry.call.cls, detail), name)
