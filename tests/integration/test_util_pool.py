@@ -689,7 +689,8 @@ if __name__ == "__main__":
 
 def test_what_cannot_be_called_is_an_error_also_after_another_function(pool: Pool) -> None:
     assert pool.map(square, [1, 2]) == [1, 4]
-    for call in (lambda: pool.map(None, [3, 4]), lambda: pool.apply(None, (3,)), lambda: next(pool.imap(None, [3]))):  # type: ignore[arg-type]
+    none: Any = None
+    for call in (lambda: pool.map(none, [3, 4]), lambda: pool.apply(none, (3,)), lambda: next(pool.imap(none, [3]))):
         with pytest.raises(TypeError, match="not callable"):
             call()
 
