@@ -107,12 +107,15 @@ def test_copies_that_the_control_service_heard_of_late_go_when_their_owner_dies(
     third = cluster.add_node(num_cpus=0, resources={"third": 1})
     pid, refs = skate.get(own_what_is_made.options(resources={"second": 1}).remote("third"))
     head, control = psutil.Process(cluster.nodes[0].pid), psutil.Process(cluster._control.pid)
-    head.suspend()
-    control.suspend()
-    wait_for(lambda: is_unread(third, cluster.address), 10, "the third node to be the first that will be heard")
-    head.resume()
-    assert skate.get(length_of_first.remote(refs), timeout=30) == 5_000_000
-    control.resume()
+    try:
+        head.suspend()
+        control.suspend()
+        wait_for(lambda: is_unread(third, cluster.address), 10, "the third node to be the first that will be heard")
+        head.resume()
+        assert skate.get(length_of_first.remote(refs), timeout=30) == 5_000_000
+    finally:
+        head.resume()
+        control.resume()
     wait_for(lambda: used_bytes() >= 10_000_000, 10, "the copy to be counted")
     cluster.remove_node(third, allow_graceful=False)
     wait_for(lambda: len(living()) == 2, 10, "the death of the node to be known")
