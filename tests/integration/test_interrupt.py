@@ -521,3 +521,27 @@ def test_a_handler_that_raises_at_any_moment_leaves_the_runtime_whole(set_when: 
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_task_may_have_a_time_limit_of_its_own() -> None:
+    """Also after it has waited for another one; and what it leaves behind hits nobody else."""
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def limited() -> str:
+        def on_alarm(*_: object) -> None:
+            raise TimeoutError("over")
+
+        signal.signal(signal.SIGALRM, on_alarm)
+        skate.get(skate.remote(lambda: 1).remote())
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            while True:
+                pass
+        except TimeoutError as error:
+            return str(error)
+        finally:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    assert skate.get(limited.remote(), timeout=WITHIN_S) == "over"
+    assert skate.get(limited.remote(), timeout=WITHIN_S) == "over"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Future
@@ -88,6 +89,26 @@ def test_a_call_that_exits_fails_with_that_and_its_worker_goes_on(error: BaseExc
             exits.result(WITHIN_S)
         assert caught.value.args == error.args
         assert executor.submit(os.getpid).result(WITHIN_S) == before
+
+
+def fork_and_exit(code: int) -> int:
+    child = os.fork()
+    if not child:
+        sys.exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_that_a_call_has_forked_exits_with_its_own_code() -> None:
+    with Executor(1) as executor:
+        assert executor.submit(fork_and_exit, 7).result(WITHIN_S) == 7
+
+
+def test_exit_actor_ends_the_worker() -> None:
+    with Executor(1) as executor:
+        before = executor.submit(os.getpid).result(WITHIN_S)
+        with pytest.raises(ActorDiedError, match="exit_actor"):
+            executor.submit(skate.exit_actor).result(WITHIN_S)
+        assert executor.submit(os.getpid).result(WITHIN_S) != before
 
 
 def test_callbacks_of_a_future_are_called(executor: Executor) -> None:

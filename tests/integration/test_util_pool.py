@@ -482,7 +482,7 @@ if __name__ == "__main__":
         pool.map(move, [1, 2])
         print(pool.apply(look), pool.apply(scaled, (1,)))
         scale = 3
-        print(pool.apply(look), pool.apply(scaled, (1,)))
+        print(pool.apply(look), pool.apply(scaled, (1,)), pool.apply(lambda: scale))
     with Executor(1, initializer=functools.partial(start, 5)) as executor:
         print(list(executor.map(use, [1])), executor.submit(look).result())
     print(model, seen)
@@ -490,7 +490,7 @@ if __name__ == "__main__":
     assert run_program(script)[0].splitlines() == [
         "[(7, 8, 7, 1)] 7 (3, 4, 3)",
         "(9, 8, 7) 2",
-        "(9, 8, 7) 3",
+        "(9, 8, 7) 2 3",
         "[(5, 6, 5, 1)] (5, 6, 5)",
         "None {}",
     ]
@@ -685,6 +685,27 @@ if __name__ == "__main__":
         print(list(executor.map(count, "ab")), list(executor.map(count, "ab")), executor.submit(count, "a").result())
 """)
     assert run_program(script)[0].splitlines() == ["[1, 2] [3, 4] [5, 6] 7", "[1, 2] [3, 4] 5"]
+
+
+def test_all_processes_see_the_same_globals_of_a_script(tmp_path: Path) -> None:
+    """Those of the moment when the function was first used, whatever each of them has run since then."""
+    script = tmp_path / "script.py"
+    script.write_text("""\
+from skate.util.multiprocessing import Pool
+
+scale = 2
+
+def scaled(x):
+    return scale * x
+
+if __name__ == "__main__":
+    with Pool(2) as pool:
+        print(set(pool.map(scaled, [1] * 8, chunksize=1)))
+        pool.apply(abs, (1,))  # one of them has another function now
+        scale = 3
+        print(set(pool.map(scaled, [1] * 8, chunksize=1)))
+""")
+    assert run_program(script)[0].splitlines() == ["{2}", "{2}"]
 
 
 def test_what_cannot_be_called_is_an_error_also_after_another_function(pool: Pool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import signal
 import sys
@@ -155,3 +156,51 @@ def test_a_handler_is_guarded_once() -> None:
     interrupt.guard_new_handlers()
     interrupt.guard_handlers()
     assert signal.getsignal(signal.SIGALRM) is guard
+
+
+@pytest.mark.usefixtures("time_limit")
+def test_what_was_put_off_is_dropped_with_its_handler() -> None:
+    """A time limit that was taken back in time."""
+    condition = threading.Condition(Lock(lambda _: signal.raise_signal(signal.SIGALRM)))  # type: ignore[arg-type]
+    with condition:
+        pass
+    assert interrupt._put_off
+    heard: list[int] = []
+    signal.signal(signal.SIGALRM, lambda signum, _: heard.append(signum))
+    interrupt.raise_pending()
+    assert not interrupt._put_off
+    assert not heard
+
+
+def test_a_handler_may_be_interrupted_by_another_signal(time_limit: None) -> None:
+    """One that tidies up may have a time limit for that."""
+    heard: list[str] = []
+
+    def on_hangup(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        except OutOfTimeError:
+            heard.append("limited")
+
+    before = signal.signal(signal.SIGHUP, on_hangup)
+    interrupt.guard_handlers()
+    signal.raise_signal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, before)
+    assert heard == ["limited"]
+
+
+def test_handlers_of_asyncio_are_left_alone() -> None:
+    """It would not know them again, and has its own way to be told of signals."""
+
+    async def look() -> tuple[Any, Any]:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        interrupt.guard_handlers()
+        return before, (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before, after = asyncio.run(look())
+    assert after == before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    interrupt.guard_new_handlers()
+    assert isinstance(signal.getsignal(signal.SIGINT), interrupt._Guard)

@@ -41,7 +41,7 @@ class Wanted(msgspec.Struct):
     asked: dict[bytes, int]
     #: It may go elsewhere.
     may_leave: bool = False
-    #: How long there have been too few, at the last look.
+    #: How long none has been granted, at the last look.
     waited_s: float = 0.0
     #: Set if no node of the cluster can ever serve it: why.
     nowhere: str = ""

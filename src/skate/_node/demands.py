@@ -34,6 +34,8 @@ class Demands:
         self._stakes = Stakes(daemon.number)
         #: The demand of each class, as its owner put it.
         self._messages: dict[Class, wire.LeaseDemand] = {}
+        #: Since when each of them has been granted nothing.
+        self._short_since: dict[Class, float] = {}
         #: Those that no node can serve, and that are refused when none comes.
         self._refusing: set[Class] = set()
         #: Classes that pass their placement group on to what they start, their own and those of guests.
@@ -58,9 +60,11 @@ class Demands:
             return
         is_new = cls not in self._messages
         self._messages[cls] = message
+        if is_new:
+            self._short_since[cls] = time.monotonic()
         self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views(cls)))
         if is_new and cls in self._messages:
-            self._later(cls, SPILL_S, lambda cls: self._has_waited(cls, SPILL_S))
+            self._later(cls, SPILL_S, self._has_waited)
 
     def _later(self, cls: Class, seconds: float, action: Callable[[Class], None]) -> None:
         """Unless the demand is another one by then."""
@@ -91,15 +95,18 @@ class Demands:
             )
         )
 
-    def _has_waited(self, cls: Class, seconds: float) -> None:
-        """Long enough for this node alone; and who waits beside its data is asked again and again."""
+    def _has_waited(self, cls: Class) -> None:
+        """Long enough for this node alone; and for who waits beside its data it is considered again and again."""
         wanted = self._dispersal.wanted[cls]
         wanted.may_leave = True
-        wanted.waited_s = seconds
-        self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
+        self._consider(cls)
         if wanted.request.inputs and self._dispersal.wanted.get(cls) is wanted:
-            more_s = min(seconds, LOOK_AGAIN_S_MAX)
-            self._later(cls, more_s, lambda cls: self._has_waited(cls, seconds + more_s))
+            self._later(cls, min(max(SPILL_S, wanted.waited_s), LOOK_AGAIN_S_MAX), self._has_waited)
+
+    def _consider(self, cls: Class) -> None:
+        """Once more where to ask for what it wants."""
+        self._dispersal.wanted[cls].waited_s = time.monotonic() - self._short_since[cls]
+        self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
 
     def _refuse(self, cls: Class) -> None:
         """Nobody who could serve it has come."""
@@ -144,6 +151,7 @@ class Demands:
     def forget(self, process_id: bytes, key: int) -> None:
         """Its demand was refused: the owner has dropped it."""
         self._messages.pop((process_id, key), None)
+        self._short_since.pop((process_id, key), None)
         self._dispersal.wanted.pop((process_id, key), None)
 
     def on_granted(self, process_id: bytes, message: wire.LeaseGranted) -> None:
@@ -154,6 +162,7 @@ class Demands:
             if node and node[0] != self._daemon.node_id:
                 needs = self._dispersal.wanted[cls].request.needs
                 self._stakes.granted(message.lease, node[0], process_id, needs, time.monotonic())
+            self._short_since[cls] = time.monotonic()
             self._carry_out(cls, self._dispersal.granted(cls, node[0] if node else b""))
 
     def on_returned(self, lease: int) -> None:
@@ -168,7 +177,7 @@ class Demands:
     def on_news(self) -> None:
         """Nodes have joined, changed or gone."""
         for cls in list(self._dispersal.wanted):
-            self._carry_out(cls, self._dispersal.decide(cls, self._views(cls)))
+            self._consider(cls)
 
     def on_process_died(self, process_id: bytes) -> None:
         self._stakes.process_died(process_id)
@@ -176,7 +185,7 @@ class Demands:
         for cls in [cls for cls in self._captures if cls[0] == process_id]:
             del self._captures[cls]
         for cls in [cls for cls in self._messages if cls[0] == process_id]:
-            del self._messages[cls]
+            del self._messages[cls], self._short_since[cls]
 
     def on_node_gone(self, node_id: bytes) -> None:
         self._stakes.node_died(node_id)
@@ -213,6 +222,7 @@ class Demands:
         wanted = self._dispersal.wanted.get(cls)
         if wanted is None:
             self._messages.pop(cls, None)
+            self._short_since.pop(cls, None)
             self._refusing.discard(cls)
         elif not wanted.nowhere:
             self._refusing.discard(cls)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 import io
 import sys
 import warnings
@@ -83,9 +84,11 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of those that may be given by position, without the instance."""
     is_class = isinstance(function, type)
     code = getattr(function.__init__ if is_class else function, "__code__", None)
-    return code.co_varnames[is_class : code.co_argcount] if code is not None else ()
+    first = is_class or inspect.ismethod(function)
+    return code.co_varnames[first : code.co_argcount] if code is not None else ()
 
 
 def _frames_of_ours() -> int:

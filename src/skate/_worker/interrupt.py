@@ -18,6 +18,7 @@ the beginning of the next call, too. Tasks that are cancelled are interrupted in
 from __future__ import annotations
 
 import _weakrefset
+import functools
 import os
 import signal
 import sys
@@ -28,7 +29,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType, NoneType
 from typing import Any
 
-_OURS = __name__.partition(".")[0] + "."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Functions of ours that only wait: nothing is half done there.
 WAITS = frozenset({"_poll", "_sleep_until", "_read_until"})
@@ -50,9 +50,15 @@ _main_thread = threading.main_thread().ident
 
 #: Signals whose handlers are guarded: those that people send, and set.
 _GUARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_ALARM, _TERM = int(signal.SIGALRM), int(signal.SIGTERM)
-#: Signals that were put off, and what is to be called.
-_put_off: dict[int, Callable[[int, FrameType | None], Any]] = {}
+#: Those that are set late: a time limit for each test; by asyncio for as long as its loop runs.
+_OFTEN_SET = (int(signal.SIGALRM), int(signal.SIGTERM), int(signal.SIGINT))
+#: Reminds the main thread of what was put off. Not the signal itself, sent again: whoever counts signals, as asyncio
+#: does, would count it twice.
+_REMINDER = signal.SIGRTMIN + 7
+#: Whether handlers are guarded here: in drivers. What user code sets in a worker it has to itself.
+_guarding = False
+#: Signals that were put off, and the guards that did.
+_put_off: dict[int, _Guard] = {}
 #: There are some, or a worker has put off the cancellation of its task. Seen to RETRY_S later, at the end of a get, or
 #: at the beginning of the next API call that starts something; not at the end of the one that it hit: whoever called
 #: that would not get what it started.
@@ -79,6 +85,8 @@ def may_interrupt(frame: FrameType | None, also: frozenset[str] = frozenset()) -
     _tries = 0
     for each in _stack(frame):
         code = each.f_code
+        if code is _call.__code__:
+            return each is not frame  # in a handler, which was called where it could do no harm
         if code.co_filename.startswith(_BOOKS):
             return code.co_name in WAITS or code.co_name in also
         if code.co_name == "remote" and code.co_filename.startswith(_PACKAGE):
@@ -136,11 +144,39 @@ class _Guard:
         global pending
         if may_interrupt(frame):
             _put_off.pop(signum, None)
-            self.__wrapped__(signum, frame)
+            _call(self.__wrapped__, signum, frame)
         else:
-            _put_off[signum] = self.__wrapped__
+            _put_off[signum] = self
             pending = True
-            again_later(signum, lambda: signum in _put_off)
+            again_later(_REMINDER, _is_anything_due)
+
+
+def _is_anything_due() -> bool:
+    """Not so if its handler has been replaced meanwhile: a time limit that was taken back."""
+    for signum, guard in list(_put_off.items()):
+        if getsignal(signum) is not guard:
+            del _put_off[signum]
+    return bool(_put_off)
+
+
+def _on_reminder(signum: int, frame: FrameType | None) -> None:
+    if not _is_anything_due():
+        return
+    if may_interrupt(frame):
+        _call_handlers(frame)
+    else:
+        again_later(_REMINDER, _is_anything_due)
+
+
+def _call_handlers(frame: FrameType | None) -> None:
+    while _is_anything_due():
+        signum, guard = _put_off.popitem()
+        _call(guard.__wrapped__, signum, frame)
+
+
+def _call(handler: Callable[[int, FrameType | None], Any], signum: int, frame: FrameType | None) -> None:
+    """Nothing else: `may_interrupt` knows it by that."""
+    handler(signum, frame)
 
 
 def raise_pending() -> None:
@@ -149,32 +185,39 @@ def raise_pending() -> None:
     if pending and threading.current_thread() is threading.main_thread():
         pending = False
         on_pending()
-        while _put_off:
-            signum, handler = _put_off.popitem()
-            handler(signum, sys._getframe())
+        _call_handlers(sys._getframe(1))
 
 
 def guard_handlers() -> None:
-    """Those that are set by now, if this is the main thread."""
+    """In a driver: those that are set by now, if this is the main thread; and those to come."""
+    global _guarding
     if threading.get_ident() == _main_thread:
+        _guarding = True
+        signal.signal(_REMINDER, _on_reminder)
         for signum in _GUARDED:
             _guard(signum)
 
 
 def guard_new_handlers() -> None:
-    """Before a wait, so in a hurry: of those that are often set late."""
-    if threading.get_ident() == _main_thread:
-        if type(getsignal(_ALARM)) not in _GUARDED_OR_NONE:
-            _guard(_ALARM)
-        if type(getsignal(_TERM)) not in _GUARDED_OR_NONE:
-            _guard(_TERM)
+    """Before a wait, so in a hurry."""
+    if _guarding and threading.get_ident() == _main_thread:
+        for signum in _OFTEN_SET:
+            if type(getsignal(signum)) not in _GUARDED_OR_NONE:
+                _guard(signum)
 
 
 def _guard(signum: int) -> None:
     handler = signal.getsignal(signum)
-    if callable(handler) and not (getattr(handler, "__module__", None) or "").startswith(_OURS):
+    if callable(handler) and not _is_of(_OTHERS, handler):
         signal.signal(signum, _Guard(handler))
 
 
+def _is_of(packages: tuple[str, ...], handler: Callable[..., Any]) -> bool:
+    function = handler.func if isinstance(handler, functools.partial) else handler
+    return (getattr(function, "__module__", None) or "").partition(".")[0] in packages
+
+
+#: Ours; and those of asyncio, which only note the signal, or are to be recognised when they are taken away.
+_OTHERS = (__name__.partition(".")[0], "asyncio")
 #: Types of what `getsignal` gives where there is nothing to do: a number says that there is no handler of Python's.
 _GUARDED_OR_NONE = (_Guard, int, NoneType)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -485,8 +486,9 @@ class Submitter:
     def _let_rest(self, task: Task, entry: Entry, kill: MemoryKill, pause_s: float) -> None:
         """Send it again after a while, unless it is cancelled by then."""
         used = f"{kill.use.fraction:.0%} in use, the limit is {kill.limit:.0%}"
-        text = "%s was ended because memory was short (%s), and is run again in %.0f s."
-        log.warning(text, entry.call.name, used, pause_s)
+        text = f"{entry.call.name} was ended because memory was short ({used}), and is run again in {pause_s:.0f} s."
+        # Not here: the user's handlers may wait for who waits for the runtime's lock, or raise.
+        threading.Thread(target=log.warning, args=(text,), daemon=True).start()
         when = self._resting[task.id] = time.monotonic() + pause_s
 
         def go_on() -> None:

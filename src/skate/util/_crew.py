@@ -17,6 +17,7 @@ from __future__ import annotations
 import abc
 import logging
 import multiprocessing
+import os
 import queue
 import threading
 import traceback
@@ -26,6 +27,7 @@ from concurrent.futures import Future
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]  # typeshed leaves it out
 from types import FunctionType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import skate
 from skate.exceptions import (
@@ -34,6 +36,7 @@ from skate.exceptions import (
     NotInitializedError,
     TaskCancelledError,
     TaskError,
+    TaskInterrupt,
 )
 from skate.util._initialized import Sent, namespace_of, settle
 
@@ -68,7 +71,8 @@ class Worker:
     def __init__(self, authkey: bytes, *, survives_exit: bool) -> None:
         # What a `multiprocessing.Manager()` shares can be used by processes that have the key.
         multiprocessing.current_process().authkey = authkey
-        self._caught: type[BaseException] = BaseException if survives_exit else Exception
+        self._caught = (Exception, SystemExit, KeyboardInterrupt) if survives_exit else (Exception,)
+        self._pid = os.getpid()
         #: The function of the last job. Jobs that have the same one do not send it again.
         self._function: Any = None
 
@@ -93,8 +97,8 @@ class Worker:
             for args in calls:
                 values.append(function(*args, **kwargs))  # noqa: PERF401 - values so far are needed if one raises
         except self._caught as error:
-            if not _survives_pickling(error):
-                raise  # the core knows how to send those
+            if isinstance(error, TaskInterrupt) or os.getpid() != self._pid or not _survives_pickling(error):
+                raise  # it is to stop; or it is a child that the call has forked; or the core knows how to send it
             inside = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without this frame
             text = "".join(traceback.format_exception(type(error), error, inside))
             error.__traceback__ = None
@@ -117,12 +121,9 @@ def _survives_pickling(error: BaseException) -> bool:
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def token_of(function: Callable[..., Any]) -> object:
-    """What tells whether a worker has this very function from the job before.
-
-    A plain function is itself; anything with a state, which a call may change, here or there, is new each time.
-    """
-    return function if isinstance(function, FunctionType) and function.__closure__ is None else object()
+def is_plain(function: object) -> bool:
+    """Whether it has no state of its own, which a call may change, here or there."""
+    return isinstance(function, FunctionType) and function.__closure__ is None
 
 
 class Job(abc.ABC):
@@ -137,7 +138,8 @@ class Job(abc.ABC):
         self.function = function
         self.calls = calls
         self.kwargs = kwargs or {}
-        self.token = token_of(function)
+        #: Tells whether a worker has it from the job before. What has a state is sent anew each time.
+        self.token: object = function if is_plain(function) else object()
 
     def begin(self) -> bool:
         """A worker is about to get it; False if it was cancelled."""
@@ -200,6 +202,9 @@ class Crew:
         self._starts_all = starts_all
         #: Whether a call that raises SystemExit or the like fails with that, or ends its worker.
         self._survives_exit = survives_exit
+        #: Plain functions as they were when they were first sent, with the globals of the script that they use: in all
+        #: workers the same, whatever the script does with its globals later.
+        self._frozen: WeakKeyDictionary[Any, skate.ObjectRef[Any]] = WeakKeyDictionary()
         self._lock = threading.RLock()
         self._waiting: deque[Job] = deque()
         self._idle: list[_Member] = []
@@ -346,7 +351,12 @@ class Crew:
 
     def _sent(self, function: Callable[..., Any] | None) -> Any:
         """What is given to a worker for this function."""
-        return function if function is None or self._namespace is None else Sent(function, self._namespace)
+        sent = function if function is None or self._namespace is None else Sent(function, self._namespace)
+        if not is_plain(function):
+            return sent
+        if function not in self._frozen:
+            self._frozen[function] = skate.put(sent)
+        return self._frozen[function]
 
     def _expect(self, member: _Member, job: Job | None, answer: Future[Any]) -> None:
         self._expected += 1
@@ -378,6 +388,7 @@ class Crew:
             return
         members, self._members = self._members, set()
         self._idle.clear()
+        self._frozen.clear()
         for member in members:
             self._dismiss(member)
         if not self._expected:
