@@ -736,10 +736,10 @@ def test_a_cancelled_task_can_tell(tmp_path: Path) -> None:
             append(seen, skate.get_runtime_context().is_canceled())
 
     ref = run.remote()
-    wait_for(started.exists, WITHIN_S, "the task to run")
+    wait_for(lambda: lines(started), WITHIN_S, "the task to run")
     skate.cancel(ref)
     assert_cancelled(ref)
-    wait_for(seen.exists, WITHIN_S, "the task to end")
+    wait_for(lambda: lines(seen), WITHIN_S, "the task to end")
     assert (lines(started), lines(seen)) == (["False"], ["True"])
 
 
