@@ -35,7 +35,9 @@ M = TypeVar("M")
 class Driver:
     """A driver's side of the control channel, and of the direct channels to its workers."""
 
-    def __init__(self, *, log_to_driver: bool = True, preload: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self, *, log_to_driver: bool = True, preload: tuple[str, ...] = (), pid: int = 0, **settings: Any
+    ) -> None:
         ours, theirs = socket.socketpair()
         defaults = {"num_cpus": 2, "object_store_memory": 64 << 20, "spill_directory": tempfile.gettempdir()}
         settings = {"worker_entry": "fake_worker:run", **defaults, **settings}
@@ -60,7 +62,7 @@ class Driver:
         self._request = 0
         self.send(
             wire.Hello(
-                os.getpid(),
+                pid or os.getpid(),
                 "driver",
                 sys_path=[str(HERE), *sys.path],
                 cwd=str(HERE),
@@ -636,6 +638,15 @@ def test_a_driver_killed_while_its_child_lives_takes_its_node_along() -> None:
     driver.stdout.close()
     wait_gone(*pids)
     os.killpg(driver.pid, signal.SIGKILL)
+
+
+def test_a_driver_that_has_ended_before_its_hello_is_read_takes_its_node_along() -> None:
+    """A child of it holds its end of the channel: here this process does."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    driver = Driver(pid=dead.pid)
+    assert driver.process.wait(TIMEOUT_S) == 0
+    assert driver.close() == ""
 
 
 def test_a_killed_daemon_leaves_nothing_not_even_what_tasks_started(driver: Driver) -> None:

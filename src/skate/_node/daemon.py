@@ -245,8 +245,7 @@ class Daemon:
         process.ready = True
         self.pids[process.id] = message.pid
         if process.worker is None:
-            path = tuple(message.sys_path)
-            wants = message.log_to_driver
+            path, wants = tuple(message.sys_path), message.log_to_driver
             job_id, id = message.job_id or new_job_id(), process.id
             process.job = Job(job_id, id, message.namespace, wants, path, message.cwd, program=id)
         else:
@@ -276,16 +275,17 @@ class Daemon:
         if self.neighbours is not None:
             self.neighbours.job_started(process.job, message.pid)
         self._watch_life(process, message.pid)
-        # Not earlier: this is the first thing that nobody waits for.
-        become_subreaper()
+        become_subreaper()  # not earlier: this is the first thing that nobody waits for
 
     def _watch_life(self, process: Process, pid: int) -> None:
         """A driver's children may hold its end of the channel open; its own end is what counts."""
         try:
             process.pidfd = os.pidfd_open(pid)
+            self.loop.watch(process.pidfd, lambda _: self._on_driver_gone(process))
+        except ProcessLookupError:  # it has ended since it said hello
+            self._on_driver_gone(process)
         except OSError:
             return
-        self.loop.watch(process.pidfd, lambda _: self._on_driver_gone(process))
 
     # -- processes speak --------------------------------------------------------------------------------------------
 
