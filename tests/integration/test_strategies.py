@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -83,6 +85,28 @@ def test_tasks_that_come_one_by_one_after_a_burst_are_spread(cluster: Cluster) -
     counts = Counter(skate.get(spread.remote()) for _ in range(12))
     assert len(counts) == 3, counts
     assert max(counts.values()) <= 6, counts
+
+
+def test_tasks_that_are_spread_wait_for_a_free_node_that_answers_late(cluster: Cluster) -> None:
+    spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
+    late = cluster.nodes[2]
+    os.kill(late.pid, signal.SIGSTOP)
+    try:
+        refs = [spread.remote() for _ in range(30)]
+        _, pending = skate.wait(refs, num_returns=len(refs), timeout=0.6)
+    finally:
+        os.kill(late.pid, signal.SIGCONT)
+    assert pending, "they ran where there were leases already"
+    assert set(skate.get(refs)) == {node.node_id for node in cluster.nodes}
+
+
+def test_tasks_that_are_spread_do_not_wait_for_nodes_that_are_full(cluster: Cluster) -> None:
+    """For as long as those are: forever."""
+    first = cluster.nodes[0].node_id
+    residents = [Resident.options(num_cpus=2, label_selector={"zone": zone}).remote() for zone in "bc"]
+    skate.get([resident.node_id.remote() for resident in residents])
+    spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
+    assert set(skate.get([spread.remote() for _ in range(30)], timeout=30)) == {first}
 
 
 @pytest.mark.parametrize("options", [{"num_cpus": 0}, {"num_cpus": None}, {"num_cpus": 1}], ids=str)

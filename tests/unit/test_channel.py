@@ -424,7 +424,7 @@ def test_the_largest_announcement_is_waited_for(ends: Ends) -> None:
 
 
 def test_a_line_with_any_text_can_be_sent(ends: Ends) -> None:
-    from skate._wire.messages import Line
+    from skate._core.task import Line
 
     logs = Logs([Line(1, "f", False, "naïve \0 日本語 🛼"), Line(1, "f", True, "")])
     ends.ours.send(logs)

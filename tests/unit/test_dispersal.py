@@ -251,6 +251,21 @@ def test_spread_takes_free_nodes_before_full_ones_and_then_all_alike() -> None:
     assert books.asked() == {HERE: 3, B: 3, C: 3}
 
 
+def test_what_is_spread_is_short_of_what_is_not_free() -> None:
+    books = Books(node(HERE, 4, free=0), node(B, 4, free=1), node(C, 4, free=2))
+    wanted = books.dispersal.wanted
+    books.demand(3, request(spread=True))
+    assert wanted[X].short == 0
+    books.demand(9, request(spread=True))
+    assert wanted[X].short == 6
+    books.grant(B)
+    assert wanted[X].short == 6, "one that was free has come: as many others as before are not"
+    books.nodes[B] = node(B, 4, free=0)
+    books.nodes[HERE] = node(HERE, 4, free=2)
+    books.decide()
+    assert (wanted[X].count, wanted[X].short) == (8, 4)
+
+
 def test_what_is_spread_stays_so_when_one_has_granted() -> None:
     books = Books(node(HERE, 4), node(B, 4), node(C, 4))
     books.demand(3, request(spread=True))

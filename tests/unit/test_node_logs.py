@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skate._core.task import Line
 from skate._node.logs import (
     LAST_LINES_MAX,
     LINE_BYTES_MAX,
@@ -14,7 +15,6 @@ from skate._node.logs import (
     LogQueue,
     Stream,
 )
-from skate._wire.messages import Line
 
 
 def texts(lines: list[Line]) -> list[str]:

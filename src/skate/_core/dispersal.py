@@ -43,6 +43,8 @@ class Wanted(msgspec.Struct):
     may_leave: bool = False
     #: How long none has been granted, at the last look.
     waited_s: float = 0.0
+    #: Of what is to be spread: how many are not free where they are asked for, and so will not come soon.
+    short: int = 0
     #: Set if no node of the cluster can ever serve it: why.
     nowhere: str = ""
 
@@ -80,6 +82,10 @@ class Dispersal:
         if isinstance(shares, Nowhere):
             wanted.nowhere, shares = shares.reason, {}
         before, wanted.asked = wanted.asked, shares
+        if wanted.request.spread:
+            needs = wanted.request.needs
+            free = sum(min(count, slots(nodes[node].available, needs)) for node, count in shares.items())
+            wanted.short = wanted.count - free
         changed = {node: count for node, count in shares.items() if before.get(node) != count}
         return {**{node: 0 for node in before if node not in shares}, **changed}
 

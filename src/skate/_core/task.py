@@ -186,3 +186,12 @@ class Timing(msgspec.Struct, array_like=True, gc=False):
     fn: bytes
     count: int
     seconds: float
+
+
+class Line(msgspec.Struct, array_like=True, gc=False):
+    """A line that a worker printed."""
+
+    pid: int
+    name: str
+    is_error: bool
+    text: str

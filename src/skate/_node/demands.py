@@ -36,6 +36,8 @@ class Demands:
         self._messages: dict[Class, wire.LeaseDemand] = {}
         #: Since when each of them has been granted nothing.
         self._short_since: dict[Class, float] = {}
+        #: How many leases the owners of what is to be spread have been told not to wait for.
+        self._told_short: dict[Class, int] = {}
         #: Those that no node can serve, and that are refused when none comes.
         self._refusing: set[Class] = set()
         #: Classes that pass their placement group on to what they start, their own and those of guests.
@@ -152,6 +154,7 @@ class Demands:
         """Its demand was refused: the owner has dropped it."""
         self._messages.pop((process_id, key), None)
         self._short_since.pop((process_id, key), None)
+        self._told_short.pop((process_id, key), None)
         self._dispersal.wanted.pop((process_id, key), None)
 
     def on_granted(self, process_id: bytes, message: wire.LeaseGranted) -> None:
@@ -186,6 +189,7 @@ class Demands:
             del self._captures[cls]
         for cls in [cls for cls in self._messages if cls[0] == process_id]:
             del self._messages[cls], self._short_since[cls]
+            self._told_short.pop(cls, None)
 
     def on_node_gone(self, node_id: bytes) -> None:
         self._stakes.node_died(node_id)
@@ -212,6 +216,7 @@ class Demands:
     def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls
         message = self._messages[cls]
+        self._tell_short(cls)
         for node_id, count in changes.items():
             asked = msgspec.structs.replace(message, count=count)
             if node_id == self._daemon.node_id:
@@ -223,9 +228,18 @@ class Demands:
         if wanted is None:
             self._messages.pop(cls, None)
             self._short_since.pop(cls, None)
+            self._told_short.pop(cls, None)
             self._refusing.discard(cls)
         elif not wanted.nowhere:
             self._refusing.discard(cls)
         elif cls not in self._refusing:
             self._refusing.add(cls)
             self._later(cls, self._daemon.config.infeasible_grace_s, self._refuse)
+
+    def _tell_short(self, cls: Class) -> None:
+        """To the owner of what is to be spread: its tasks wait for leases that will come, and for no others."""
+        wanted = self._dispersal.wanted.get(cls)
+        if wanted is not None and wanted.request.spread and self._told_short.get(cls, 0) != wanted.short:
+            self._told_short[cls] = wanted.short
+            process_id, key = cls
+            self._daemon.send(process_id, wire.LeasesShort(key, wanted.short))

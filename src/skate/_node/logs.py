@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from skate._wire.messages import Line, Logs
+from skate._core.task import Line
+from skate._wire.messages import Logs
 
 TASK_MARK = b"\0skate:task:"
 #: A line longer than this is cut.

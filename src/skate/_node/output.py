@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from skate._core.ids import node_of
+from skate._core.task import Line
 from skate._node.logs import PARTIAL_LINE_S, LogQueue, Stream
-from skate._wire.messages import Line
 
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon, Process

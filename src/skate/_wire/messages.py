@@ -21,18 +21,7 @@ import msgspec
 
 from skate._core.placement import Where
 from skate._core.policy_memory import MemoryKill
-from skate._core.task import ActorInfo, ActorSettings, Death, Failure, Job, RefInfo, Result, Task, Timing, Value
-
-# -- parts of messages ---------------------------------------------------------------------------
-
-
-class Line(msgspec.Struct, array_like=True, gc=False):
-    """A line that a worker printed."""
-
-    pid: int
-    name: str
-    is_error: bool
-    text: str
+from skate._core.task import ActorInfo, ActorSettings, Death, Failure, Job, Line, RefInfo, Result, Task, Timing, Value
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
@@ -221,6 +210,13 @@ class LeaseGranted(Message, tag=21):
     lease: int
     process_id: bytes
     pid: int
+
+
+class LeasesShort(Message, tag=28):
+    """Daemon → owner of what is to be spread: so many of the leases that you want are not free, so do not wait."""
+
+    key: int
+    count: int
 
 
 class LeaseReturn(Message, tag=22):
@@ -686,12 +682,12 @@ class Confirm(Message, tag=127):
 
 AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
     Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Capacity, Query,
-    Answer, CollectEvents, Events, LeaseDemand, LeaseGranted, LeaseReturn, LeaseReclaim, LeaseInfeasible, LeaseStarted,
-    Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Prefetch, Pinned, Unpin, Free, Define,
-    Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask, Fetch, Fetched,
-    Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted, ActorEnded,
-    LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic, Published,
-    CreateGroup, RemoveGroup, Taken, Resume, Confirm,
+    Answer, CollectEvents, Events, LeaseDemand, LeaseGranted, LeasesShort, LeaseReturn, LeaseReclaim, LeaseInfeasible,
+    LeaseStarted, Blocked, Unblocked, Allocate, Allocated, StoreFull, Seal, ReturnSpace, Pin, Prefetch, Pinned, Unpin,
+    Free, Define, Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask,
+    Fetch, Fetched, Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted,
+    ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
+    Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

@@ -26,7 +26,7 @@ class SchedulingClass:
 
     __slots__ = (
         "asked_at", "cap", "demand", "depth", "env", "idle", "inputs", "key", "leases", "push_at", "queue",
-        "resources", "retriable", "spreads_until", "turns", "where",
+        "resources", "retriable", "short", "turns", "where",
     )  # fmt: skip
 
     def __init__(
@@ -51,8 +51,8 @@ class SchedulingClass:
         self.demand = 0
         #: When it last began to ask, for those that are to be spread.
         self.asked_at = 0.0
-        #: How long their tasks wait for further leases.
-        self.spreads_until = 0.0
+        #: How many of the leases that they want are not free, and will not come soon.
+        self.short = 0
         #: When nodes were last sent some of them, by the number of the node.
         self.turns: dict[int, float] = {}
         #: Nesting of the task that last asked.

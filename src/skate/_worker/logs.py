@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from skate._core.log_fold import Folder
-from skate._wire.messages import Line
+from skate._core.task import Line
 from skate._worker.loop import Loop
 
 #: Half of the buffer of a text stream.

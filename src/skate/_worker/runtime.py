@@ -32,7 +32,7 @@ from typing import Any
 from skate._core.copies import Copies
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable
-from skate._core.task import Job, Task
+from skate._core.task import Job, Line, Task
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions, captured
 from skate._serialize import private
@@ -130,7 +130,7 @@ class Runtime:
         self._torn_down = False
         #: How the daemon ended, if that is known: the driver that started it can tell.
         self.daemon_exit_code: Callable[[], int | None] = lambda: None
-        self.on_logs: Callable[[list[m.Line]], None] = lambda lines: None
+        self.on_logs: Callable[[list[Line]], None] = lambda lines: None
         self._said_goodbye = False
         self._keeping_house = False
         #: The node goes on without this driver.
@@ -252,6 +252,8 @@ class Runtime:
         match message:
             case m.LeaseGranted():
                 self.submitter.on_granted(message, self.peers.get(message.process_id))
+            case m.LeasesShort():
+                self.submitter.on_short(message)
             case m.LeaseReclaim():
                 self.submitter.on_reclaim(message)
             case m.Allocated() | m.Pinned() | m.StoreFull() | m.Answer():

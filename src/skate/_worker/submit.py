@@ -37,6 +37,7 @@ from skate._wire.messages import (
     LeaseInfeasible,
     LeaseReclaim,
     LeaseReturn,
+    LeasesShort,
     PeerGone,
     Recall,
     Results,
@@ -64,10 +65,10 @@ COLLECT_MAX = 256
 #: thinks; a task that is done with its children needs their workers no more, and others wait for them.
 IDLE_LEASE_S = 0.1
 IDLE_LEASE_OF_TASK_S = 0.002
-#: Tasks that are to be spread wait so long for the next lease of another node, each lease that is there having had its
-#: share; and so long in all. Hundreds of workers may have to start.
+#: Tasks that are to be spread wait so long for further leases, each one that is there having had its share: it takes
+#: others a moment to give theirs back. And so long for those that are free: hundreds of workers may have to start.
 SPREAD_WAIT_S = 0.3
-SPREAD_WAIT_S_MAX = 3.0
+SPREAD_WAIT_FREE_S = 5.0
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
 ZERO_CPU_LEASES = 4
 
@@ -174,16 +175,19 @@ class Submitter:
 
     @staticmethod
     def _to_come(cls: SchedulingClass) -> int:
-        """Leases on other nodes that tasks which are to be spread wait for, for a while."""
+        """Leases that tasks which are to be spread wait for, for a while."""
         assert cls.where is not None
-        return cls.demand if cls.where.spread and time.monotonic() < cls.spreads_until else 0
+        if not cls.where.spread:
+            return 0
+        waited_s = time.monotonic() - cls.asked_at
+        if waited_s < SPREAD_WAIT_S:
+            return cls.demand
+        return max(0, cls.demand - cls.short) if waited_s < SPREAD_WAIT_FREE_S else 0
 
-    def _wait_to_spread(self, cls: SchedulingClass) -> None:
-        """Until no further leases come."""
-        if time.monotonic() < cls.spreads_until and cls.demand:
-            self._runtime.loop.call_at(cls.spreads_until, lambda: self._wait_to_spread(cls))
-        else:
-            self.push(cls)
+    def on_short(self, message: LeasesShort) -> None:
+        cls = self._by_key[message.key]
+        cls.short = message.count
+        self.push(cls)
 
     def _send(self, lease: Lease, tasks: list[Task], added_s: float) -> None:
         peer = lease.peer
@@ -226,16 +230,17 @@ class Submitter:
         if want > cls.demand or (cls.demand and depth > cls.depth):
             if not cls.demand and cls.where is not None and cls.where.spread:
                 cls.asked_at = time.monotonic()
-                cls.spreads_until = cls.asked_at + SPREAD_WAIT_S
+                cls.short = 0  # as far as is known here
                 for lease in cls.leases:
                     lease.served = False
-                self._runtime.loop.call_at(cls.spreads_until, lambda: self._wait_to_spread(cls))
+                for wait_s in (SPREAD_WAIT_S, SPREAD_WAIT_FREE_S):
+                    self._runtime.loop.call_at(cls.asked_at + wait_s, lambda: self.push(cls))
             cls.demand = want
             cls.depth = depth
             self._ask(cls, want, depth)
 
     def _ask(self, cls: SchedulingClass, want: int, depth: int) -> None:
-        if cls.inputs:
+        if cls.inputs or (cls.where is not None and cls.where.spread):
             self._make_way(cls)
         task_s = self.estimates.seconds.get(cls.queue[0].fn, 0.0) if cls.queue else 0.0
         self._runtime.send(
@@ -243,20 +248,20 @@ class Submitter:
         )
 
     def _make_way(self, cls: SchedulingClass) -> None:
-        """Give idle leases of other classes back where the data is: from afar they look like work that goes on."""
+        """Give idle leases of other classes back where it wants to be: from afar they look like work that goes on."""
+        everywhere = cls.where is not None and cls.where.spread
         at_data = {node for _, nodes in cls.inputs for node in nodes}
         for other in self._classes.values():
             if other is not cls:
-                for lease in [lease for lease in other.idle if node_of(lease.peer.process_id) in at_data]:
-                    self._return(lease)
+                for lease in list(other.idle):
+                    if everywhere or node_of(lease.peer.process_id) in at_data:
+                        self._return(lease)
 
     # -- leases -----------------------------------------------------------------------------------------------
 
     def on_granted(self, message: LeaseGranted, peer: Peer) -> None:
         cls = self._by_key[message.key]
         cls.demand = max(0, cls.demand - 1)
-        if cls.spreads_until:
-            cls.spreads_until = min(time.monotonic() + SPREAD_WAIT_S, cls.asked_at + SPREAD_WAIT_S_MAX)
         lease = Lease(message.lease, cls, peer)
         peer.lease = lease
         peer.pid = message.pid
