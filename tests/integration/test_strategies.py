@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import skate
+from skate._worker.current import get_runtime
 from skate.cluster_utils import Cluster
 from skate.util import placement_group
 from skate.util.scheduling_strategies import (
@@ -76,6 +77,14 @@ def test_tasks_that_are_spread_one_by_one_go_over_all_nodes(cluster: Cluster) ->
     spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
     places = Counter(skate.get(spread.remote()) for _ in range(9))
     assert set(places) == {node.node_id for node in cluster.nodes}
+
+
+def test_tasks_that_are_spread_one_by_one_leave_no_timers_behind(cluster: Cluster) -> None:
+    spread = node_id.options(num_cpus=1, scheduling_strategy="SPREAD")
+    timers = get_runtime().loop._timers
+    for _ in range(100):
+        skate.get(spread.remote())
+    assert len(timers) < 20
 
 
 def test_tasks_that_come_one_by_one_after_a_burst_are_spread(cluster: Cluster) -> None:

@@ -26,7 +26,7 @@ class SchedulingClass:
 
     __slots__ = (
         "asked_at", "cap", "demand", "depth", "env", "idle", "inputs", "key", "leases", "push_at", "queue",
-        "resources", "retriable", "short", "turns", "where",
+        "resources", "retriable", "short", "spread_timer", "turns", "where",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class SchedulingClass:
         self.asked_at = 0.0
         #: How many of the leases that they want are not free, and will not come soon.
         self.short = 0
+        #: Somebody will look whether they have waited long enough.
+        self.spread_timer = False
         #: When nodes were last sent some of them, by the number of the node.
         self.turns: dict[int, float] = {}
         #: Nesting of the task that last asked.

@@ -153,6 +153,7 @@ class Submitter:
             take = self.estimates.take
             to_come = self._to_come(cls) if cls.where is not None else 0
             if to_come:
+                self._look_again(cls)
                 open_leases = [lease for lease in open_leases if not lease.served]
             while queue:
                 sent = False
@@ -183,6 +184,17 @@ class Submitter:
         if waited_s < SPREAD_WAIT_S:
             return cls.demand
         return max(0, cls.demand - cls.short) if waited_s < SPREAD_WAIT_FREE_S else 0
+
+    def _look_again(self, cls: SchedulingClass) -> None:
+        """Whether they have waited long enough; with one timer for many that come one by one."""
+        if not cls.spread_timer:
+            cls.spread_timer = True
+
+            def look() -> None:
+                cls.spread_timer = False
+                self.push(cls)
+
+            self._runtime.loop.call_at(time.monotonic() + SPREAD_WAIT_S, look)
 
     def on_short(self, message: LeasesShort) -> None:
         cls = self._by_key[message.key]
@@ -233,8 +245,6 @@ class Submitter:
                 cls.short = 0  # as far as is known here
                 for lease in cls.leases:
                     lease.served = False
-                for wait_s in (SPREAD_WAIT_S, SPREAD_WAIT_FREE_S):
-                    self._runtime.loop.call_at(cls.asked_at + wait_s, lambda: self.push(cls))
             cls.demand = want
             cls.depth = depth
             self._ask(cls, want, depth)
