@@ -71,8 +71,7 @@ def evolve(simulator: Simulator, table: np.ndarray, rng: np.random.Generator) ->
         # Ranks, not returns, steer the policy: one lucky episode must not outweigh the others.
         plus, minus = returns.argsort().argsort().reshape(2, PAIRS) / (2 * PAIRS - 1)
         directions = np.stack([table[start : start + PARAMETERS] for start in starts])
-        step = LEARNING_RATE / SIGMA * (plus - minus) @ directions / PAIRS
-        policy = (policy + step).astype(np.float32)
+        policy = (policy + LEARNING_RATE / SIGMA * (plus - minus) @ directions / PAIRS).astype(np.float32)
         fresh_seeds = rng.integers(2**31, size=100).tolist()
         curve.append(float(simulator.play("evaluation", policy, [(0, 0.0)] * 100, fresh_seeds).mean()))
         simulator.progress.update(bar, completed=int(curve[-1]))

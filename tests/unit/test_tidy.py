@@ -16,6 +16,8 @@ FOLDERS = ("src", "tests", "bench", "examples")
 
 LINE_LENGTH_MAX = 120
 SOURCE_LINES_MAX = 700
+#: What `make run` shows is to be read in one go.
+EXAMPLE_LINES_MAX = 119
 
 #: Words that promise something later, or excuse something now. (This file has to name them, and is not searched.)
 BANNED = re.compile(
@@ -86,6 +88,10 @@ def test_nothing_is_left_for_later() -> None:
 def test_source_files_hold_one_idea() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files("src")}
     none_of([f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > SOURCE_LINES_MAX])
+
+
+def test_the_first_example_is_short() -> None:
+    assert len((ROOT / "examples" / "evolution.py").read_text().splitlines()) <= EXAMPLE_LINES_MAX
 
 
 def test_every_module_says_what_it_is() -> None:
