@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,34 @@ def test_tasks_spread_over_all_nodes_when_there_are_enough_of_them(cluster: Clus
     where = Counter(skate.get([node_id.remote(0.1) for _ in range(30)]))
     assert set(where) == {node.node_id for node in cluster.nodes}
     assert where[cluster.worker_nodes[0].node_id] > where[cluster.nodes[0].node_id], "it has twice as many CPUs"
+
+
+def test_leases_that_others_have_had_come_back_to_tasks_that_wait_behind_long_ones() -> None:
+    """They were short, so many are sent to each worker; then they are long, and others need some of the workers."""
+
+    @skate.remote
+    def pid(seconds: float = 0.0) -> int:
+        time.sleep(seconds)
+        return os.getpid()
+
+    @skate.remote(max_retries=0)
+    def of_another_class() -> None:
+        pass
+
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 2}) as cluster:
+        for _ in range(3):
+            cluster.add_node(num_cpus=2)
+        cluster.connect()
+        least = []
+        for _ in range(5):
+            for _ in range(5):
+                skate.get([pid.remote() for _ in range(200)])
+            long = [pid.remote(0.2) for _ in range(40)]
+            others = [of_another_class.remote() for _ in range(4)]
+            least.append(min(Counter(skate.get(long)).values()))
+            skate.get(others)
+        skate.shutdown()
+    assert median(least) >= 3, f"of 5 that each of eight workers could run, the idlest ran {least}"
 
 
 def test_a_task_goes_to_the_node_that_has_what_it_asks_for(cluster: Cluster) -> None:

@@ -287,7 +287,11 @@ class Submitter:
         lease.load_s = 0.0
         if lease.blocked:
             return
-        if lease.closing or self._is_far(lease) or (lease.cls.where is not None and self._has_had_turn(lease.cls)):
+        if lease.closing:
+            self._return(lease)
+            self._update_demand(lease.cls)  # its tasks may wait behind long ones on the other leases
+            return
+        if self._is_far(lease) or (lease.cls.where is not None and self._has_had_turn(lease.cls)):
             self._return(lease)
             return
         lease.idle_since = time.monotonic()
@@ -350,6 +354,7 @@ class Submitter:
             if not lease.inflight:
                 if not lease.blocked:
                     self._return(lease)
+                    self._update_demand(lease.cls)
             else:
                 if lease in lease.cls.idle:
                     lease.cls.idle.remove(lease)
