@@ -44,8 +44,8 @@ The facts of an error are attributes (`error.pid`, `error.exit_code`) and its te
 what to do next. Each class can also be given a ready text: `GetTimeoutError("no answer yet")`. Every error survives
 pickling and copying with all its facts; tests/unit/test_exceptions.py walks the whole tree.
 
-Ray's names for the same errors are at the end of this file. This module imports nothing of Skate, so that every part
-may import it.
+Ray's names for the same errors are at the end of this file. This module imports only `_error_text.py` of
+Skate, so that every part may import it.
 """
 
 from __future__ import annotations
@@ -53,87 +53,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# --- how the texts are built -----------------------------------------------------------------------------------------
-
-
-def _text(headline: str, *, what: str = "", why: str = "", next: str = "", log: Iterable[str] = ()) -> str:
-    """A headline and the lines below it; a line of which nothing is known is left out."""
-    lines = [headline]
-    for label, text in (("what:", what), ("why: ", why), ("next:", next)):
-        if text:
-            # Continuation lines are set under the first one, so that a label always starts a new fact.
-            lines.append(f"  {label} " + text.strip().replace("\n", "\n        "))
-    log = list(log)
-    if log:
-        lines.append(f"  log:  the last {_count(len(log), 'line')} of its stderr:")
-        lines.extend(f"        {line}" for line in log)
-    return "\n".join(lines)
-
-
-def _task(name: str) -> str:
-    return f"task {name}" if name else "a task"
-
-
-def _actor(name: str, actor_id: str) -> str:
-    return f"actor {name or actor_id}" if name or actor_id else "an actor"
-
-
-def _process(pid: int, node: str) -> str:
-    return ("its worker" if not pid else f"worker pid {pid}") + (f" on node {node}" if node else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _amounts(resources: Mapping[str, float]) -> str:
-    return ", ".join(
-        f"{name} {_size(int(amount)) if name.endswith('memory') else f'{amount:g}'}"
-        for name, amount in resources.items()
-    )
-
-
-def _ending(exit_code: int | None, signal_number: int | None) -> str:
-    """How a process ended, in words."""
-    if signal_number is not None:
-        import signal  # Only needed when something has already gone wrong.
-
-        try:
-            return f"was ended by signal {signal_number} ({signal.Signals(signal_number).name})"
-        except ValueError:
-            return f"was ended by signal {signal_number}"
-    if exit_code is not None:
-        return f"exited with code {exit_code}"
-    return "ended, and it is not known how"
-
-
-def _likely_cause(exit_code: int | None, signal_number: int | None) -> str:
-    if signal_number == 9:
-        return "not known; likely the kernel's out-of-memory killer (see dmesg), or somebody's kill -9."
-    if signal_number in (4, 6, 7, 8, 11):
-        return "not known; likely a fault in native code: an extension module, or a library it calls."
-    if signal_number == 15:
-        return "somebody asked the process to end (kill, a job scheduler, a container that stops)."
-    if exit_code is not None:
-        return "not known; likely a call of os._exit(), or of exit() in native code."
-    return ""
-
-
-def _retries(used: int, allowed: int) -> str:
-    if allowed == 0:
-        return "allow retries with max_retries=3 (it had 0)."
-    if used:
-        return f"it was retried {_count(used, 'time')} and ended each time: run the function by itself to see why."
-    return ""
+from skate import _error_text as _words
 
 
 def _rebuild(kind: type[SkateError], args: tuple[Any, ...]) -> SkateError:
@@ -192,7 +112,7 @@ class TaskError(SkateError):
             self.args = cause.args
         self._skate_cause = cause
         raised = "an exception" if cause is None else repr(cause)
-        self._skate_text = message or remote_traceback or f"{_task(function_name)} raised {raised}"
+        self._skate_text = message or remote_traceback or f"{_words.task(function_name)} raised {raised}"
         self.function_name = function_name
         self.pid = pid
         self.node = node
@@ -224,7 +144,7 @@ class TaskCancelledError(SkateError):
             what = "its worker process was ended (force=True)."
         else:
             what = "it was interrupted while it ran."
-        super().__init__(message or _text(f"{_task(task_name)} was cancelled.", what=what))
+        super().__init__(message or _words.compose(f"{_words.task(task_name)} was cancelled.", what=what))
 
 
 class GetTimeoutError(SkateError, TimeoutError):
@@ -245,9 +165,9 @@ class GetTimeoutError(SkateError, TimeoutError):
         #: What the first few of them wait for, a line each.
         self.reasons = tuple(reasons)
         after = "" if timeout_s is None else f" after {timeout_s:g} s"
-        text = _text(
+        text = _words.compose(
             f"get() timed out{after}.",
-            what=f"{pending:,} of {_count(total, 'value')} had not arrived." if total else "",
+            what=f"{pending:,} of {_words.count(total, 'value')} had not arrived." if total else "",
             why="\n".join(self.reasons),
             next="call get() again (the tasks still run), give it more time, or stop them with skate.cancel(ref).",
         )
@@ -272,10 +192,10 @@ class _Unschedulable(SkateError):
         #: What it needs, and the most that any node has of each resource.
         self.asked = dict(asked or {})
         self.available = dict(available or {})
-        text = _text(
+        text = _words.compose(
             f"{self._noun} {name}".rstrip() + " can never run here.",
-            what=f"it asks for {_amounts(self.asked)}." if self.asked else "",
-            why=reason or (f"the machine has {_amounts(self.available)}." if self.available else ""),
+            what=f"it asks for {_words.amounts(self.asked)}." if self.asked else "",
+            why=reason or (f"the machine has {_words.amounts(self.available)}." if self.available else ""),
             next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
             if not reason
             else "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for.",
@@ -313,8 +233,8 @@ class RuntimeEnvSetupError(SkateError):
     def __init__(self, message: str = "", *, task_name: str = "", reason: str = "") -> None:
         self.task_name = task_name
         self.reason = reason
-        text = _text(
-            f"{_task(task_name)} did not start: its runtime_env could not be set up.",
+        text = _words.compose(
+            f"{_words.task(task_name)} did not start: its runtime_env could not be set up.",
             why=reason,
             next="correct runtime_env in @remote(...), .options(...) or init(...).",
         )
@@ -329,7 +249,7 @@ class SerializationError(SkateError, TypeError):
         self.what = what
         self.variable = variable
         self.reason = reason
-        text = _text(
+        text = _words.compose(
             f"{what or 'a value'} cannot be serialised.",
             what=f"the trouble is in {variable}." if variable else "",
             why=reason,
@@ -343,7 +263,7 @@ class NotInitializedError(SkateError, RuntimeError):
 
     def __init__(self, message: str = "", *, call: str = "") -> None:
         self.call = call
-        text = _text(
+        text = _words.compose(
             f"{call or 'this call'} needs a running Skate, and none runs in this process.",
             why="skate.init() was not called here, or skate.shutdown() was called since.",
             next="call skate.init() first; references of an earlier session are not valid in a new one.",
@@ -357,7 +277,7 @@ class ForkedProcessError(SkateError, RuntimeError):
     def __init__(self, message: str = "", *, pid: int = 0, parent_pid: int = 0) -> None:
         self.pid = pid
         self.parent_pid = parent_pid
-        text = _text(
+        text = _words.compose(
             "Skate cannot be used in a forked copy of a process that uses it.",
             what=f"process {pid} was forked from process {parent_pid}, where Skate was initialised." if pid else "",
             why="a fork copies the connections of its parent but none of the threads that serve them.",
@@ -394,11 +314,11 @@ class WorkerCrashedError(SkateError):
         self.max_retries = max_retries
         #: Why Skate itself ended the process; empty if it did not.
         self.reason = reason
-        text = _text(
-            f"{_task(task_name)} stopped because its worker died.",
-            what=f"{_process(pid, node)} {_ending(exit_code, signal)}.",
-            why=f"{reason}." if reason else _likely_cause(exit_code, signal),
-            next="" if reason else _retries(retries_used, max_retries),
+        text = _words.compose(
+            f"{_words.task(task_name)} stopped because its worker died.",
+            what=f"{_words.process(pid, node)} {_words.ending(exit_code, signal)}.",
+            why=f"{reason}." if reason else _words.likely_cause(exit_code, signal),
+            next="" if reason else _words.retries(retries_used, max_retries),
             log=self.stderr_tail,
         )
         super().__init__(message or text)
@@ -432,15 +352,15 @@ class OutOfMemoryError(SkateError):
         self.processes = tuple(processes)
         self.retries_used = retries_used
         self.max_retries = max_retries
-        share = f"memory stood at {used_bytes / total_bytes:.0%} of {_size(total_bytes)}" if total_bytes else ""
+        share = f"memory stood at {used_bytes / total_bytes:.0%} of {_words.size(total_bytes)}" if total_bytes else ""
         share += (f"; the limit is {limit:.0%}." if limit else ".") if share else ""
-        users = "\n".join(f"{_size(size):>10}  {name} (pid {owner})" for name, owner, size in self.processes)
-        text = _text(
-            f"{_task(task_name)} was stopped because the machine was running out of memory.",
-            what=f"the memory monitor ended {_process(pid, node)}.",
+        users = "\n".join(f"{_words.size(size):>10}  {name} (pid {owner})" for name, owner, size in self.processes)
+        text = _words.compose(
+            f"{_words.task(task_name)} was stopped because the machine was running out of memory.",
+            what=f"the memory monitor ended {_words.process(pid, node)}.",
             why=share + (f"\nIt was used by:\n{users}" if users else ""),
             next="run fewer at a time: @remote(memory=<bytes that one needs>), or a larger num_cpus.\n"
-            + _retries(retries_used, max_retries),
+            + _words.retries(retries_used, max_retries),
         )
         super().__init__(message or text)
 
@@ -464,10 +384,10 @@ class NodeDiedError(SkateError):
         self.signal = signal
         self.stderr_tail = tuple(stderr_tail)
         daemon = "the node daemon" + (f" (pid {pid})" if pid else "") + (f" of node {node}" if node else "")
-        text = _text(
+        text = _words.compose(
             f"{daemon} died; its workers and objects are gone.",
-            what=f"it {_ending(exit_code, signal)}.",
-            why=_likely_cause(exit_code, signal),
+            what=f"it {_words.ending(exit_code, signal)}.",
+            why=_words.likely_cause(exit_code, signal),
             next="call skate.shutdown() and skate.init() to begin again.",
             log=self.stderr_tail,
         )
@@ -488,7 +408,9 @@ class ObjectLostError(SkateError):
         source = f" of task {task_name}" if task_name else ""
         super().__init__(
             message
-            or _text(f"object {object_id or '(unknown)'}{source} is lost.", why=reason or self._reason, next=self._next)
+            or _words.compose(
+                f"object {object_id or '(unknown)'}{source} is lost.", why=reason or self._reason, next=self._next
+            )
         )
 
 
@@ -543,14 +465,14 @@ class ObjectStoreFullError(SkateError):
         #: What holds the memory, largest first: (what it is and who uses it, bytes).
         self.holders = tuple(holders)
         self.waited_s = waited_s
-        users = "\n".join(f"{_size(size):>10}  {who}" for who, size in self.holders)
+        users = "\n".join(f"{_words.size(size):>10}  {who}" for who, size in self.holders)
         if capacity_bytes and needed_bytes > capacity_bytes:
             why = "the object is larger than the whole store."
         else:
             why = "what is there is in use." + (f" Held by:\n{users}" if users else "")
-        text = _text(
-            f"the object store has no room for {_size(needed_bytes)}.",
-            what=f"it holds {_size(capacity_bytes)}"
+        text = _words.compose(
+            f"the object store has no room for {_words.size(needed_bytes)}.",
+            what=f"it holds {_words.size(capacity_bytes)}"
             + (f", and nothing left it in {waited_s:g} s." if waited_s else ".")
             if capacity_bytes
             else "",
@@ -567,9 +489,11 @@ class OutOfDiskError(SkateError):
         self.path = path
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
-        text = _text(
+        text = _words.compose(
             f"no room to spill objects to disk{f' in {path}' if path else ''}.",
-            what=f"{_size(needed_bytes)} had to be written, {_size(free_bytes)} are free." if needed_bytes else "",
+            what=f"{_words.size(needed_bytes)} had to be written, {_words.size(free_bytes)} are free."
+            if needed_bytes
+            else "",
             next="free disk space, spill to another directory, or drop references that you no longer need.",
         )
         super().__init__(message or text)
@@ -595,8 +519,8 @@ class ActorError(SkateError):
         self.actor_name = actor_name
         self.reason = reason
         self.stderr_tail = tuple(stderr_tail)
-        headline = f"{_actor(actor_name, actor_id)} {self._headline}."
-        super().__init__(message or _text(headline, why=reason, next=next or self._next, log=self.stderr_tail))
+        headline = f"{_words.actor(actor_name, actor_id)} {self._headline}."
+        super().__init__(message or _words.compose(headline, why=reason, next=next or self._next, log=self.stderr_tail))
 
 
 class ActorDiedError(ActorError):
@@ -622,7 +546,7 @@ class ActorAlreadyExistsError(SkateError, ValueError):
         #: What gives a handle to the other one.
         self.look_up = look_up or f"skate.get_actor({actor_name!r})"
         where = f" in namespace {namespace!r}" if namespace else ""
-        text = _text(
+        text = _words.compose(
             f"the name {actor_name!r} is taken{where} by another actor.",
             next=f"{self.look_up} gives a handle to it; get_if_exists=True does that when there is one and makes one "
             "when there is none.",
@@ -636,9 +560,9 @@ class PendingCallsLimitExceeded(SkateError):
     def __init__(self, message: str = "", *, actor_name: str = "", limit: int = 0) -> None:
         self.actor_name = actor_name
         self.limit = limit
-        text = _text(
-            f"{_actor(actor_name, '')} takes no more calls at present.",
-            why=f"{_count(limit, 'call')} wait already, which is its max_pending_calls.",
+        text = _words.compose(
+            f"{_words.actor(actor_name, '')} takes no more calls at present.",
+            why=f"{_words.count(limit, 'call')} wait already, which is its max_pending_calls.",
             next="wait for some of them to complete, or raise max_pending_calls=.",
         )
         super().__init__(message or text)
@@ -659,7 +583,7 @@ class InternalError(SkateSystemError):
         self.detail = detail
         #: What happened before, oldest first.
         self.story = tuple(story)
-        text = _text(
+        text = _words.compose(
             "Skate has a bug: something happened that should be impossible.",
             what=detail,
             why="\n".join(("not known. What happened before:", *self.story)) if self.story else "not known.",

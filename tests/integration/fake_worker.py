@@ -14,6 +14,7 @@ import socket
 import sys
 from typing import Any
 
+from skate._core.task import Result
 from skate._node.zygote import WorkerStart
 from skate._store.layout import arena_file_bytes, slot_offset
 from skate._wire import messages as wire
@@ -66,7 +67,7 @@ def run(start: WorkerStart) -> None:
                             exec(task.fn.decode(), space)
                         stays = space.get("stays", stays)
                         arena[at : at + 20] = bytes(20)
-                        channel.send(wire.Results([wire.Result(task.id, repr(space["value"]).encode())]))
+                        channel.send(wire.Results([Result(task.id, repr(space["value"]).encode())]))
                 else:
                     said.append(message)
 

@@ -20,6 +20,7 @@ import msgspec
 import psutil
 import pytest
 
+from skate._core.task import Line, Task
 from skate._node.main import NodeConfig
 from skate._wire import messages as wire
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
@@ -113,10 +114,10 @@ class Driver:
         self.inbox.remove(message)
         return message
 
-    def lines(self, count: int) -> list[wire.Line]:
+    def lines(self, count: int) -> list[Line]:
         """That many printed lines."""
 
-        def printed() -> list[wire.Line]:
+        def printed() -> list[Line]:
             return [line for message in self.inbox if isinstance(message, wire.Logs) for line in message.lines]
 
         self.wait_until(lambda: len(printed()) >= count, f"{count} lines")
@@ -136,7 +137,7 @@ class Driver:
         """Have a worker run some text."""
         self._task += 1
         task = self._task.to_bytes(20, "big")
-        self.peers[worker].send(wire.Tasks(1, [wire.Task(task, text.encode(), b"")]))
+        self.peers[worker].send(wire.Tasks(1, [Task(task, text.encode(), b"")]))
         return task
 
     def run(self, worker: bytes, text: str) -> Any:
@@ -402,8 +403,8 @@ def test_prints_reach_the_driver_with_the_name_of_the_task(driver: Driver) -> No
     driver.run(granted.process_id, "import sys; print('oh no', file=sys.stderr)")
     lines = sorted(driver.lines(2), key=lambda line: line.is_error)
     assert lines == [
-        wire.Line(granted.pid, "resize", False, "hello"),
-        wire.Line(granted.pid, "", True, "oh no"),
+        Line(granted.pid, "resize", False, "hello"),
+        Line(granted.pid, "", True, "oh no"),
     ]
 
 

@@ -16,9 +16,7 @@ from skate._wire import messages
 from skate._wire.messages import AnyMessage, Message, decode, encoder
 
 MESSAGES: tuple[type[Message], ...] = typing.get_args(AnyMessage)
-PARTS = [part for part in vars(task).values() if isinstance(part, type) and issubclass(part, msgspec.Struct)] + [
-    messages.Line
-]
+PARTS = [part for part in vars(task).values() if isinstance(part, type) and issubclass(part, msgspec.Struct)]
 
 every_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 

@@ -25,7 +25,6 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from skate._control import commons
@@ -41,6 +40,7 @@ from skate._node.actors import Actors
 from skate._node.demands import Demands
 from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
+from skate._node.lease_commands import LeaseCommands
 from skate._node.lobby import Lobby, complain, lobby_name
 from skate._node.logs import LastLines, Stream
 from skate._node.memory_watch import MemoryWatch
@@ -142,7 +142,7 @@ class Daemon:
         #: How long tasks take that are submitted here, and how fast objects arrive: for those who choose a node.
         self.task_s = Average(TASK_S_AT_FIRST)
         self.bytes_per_s = Average(BYTES_PER_S_AT_FIRST)
-        self._events: deque[leases.Event] = deque()
+        self._lease_commands = LeaseCommands(self)
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
         #: None: the control service has them.
@@ -153,7 +153,7 @@ class Daemon:
         zygote_idle_s = config.idle_worker_s * ZYGOTE_IDLE_FACTOR
         self.pool = WorkerPool(self.loop, self, setup, slots=SLOT_COUNT, zygote_idle_s=zygote_idle_s)
         self.pool.adopt_zygote(zygote_pid, zygote_sock)
-        self._memory = MemoryWatch(self)
+        self.memory_watch = MemoryWatch(self)
         cluster = "{}:{}".format(*config.cluster.control) if config.cluster is not None else ""
         self.address = lobby_name(self.node_id, cluster, private=bool(config.parent))
         self._lobby: Lobby | None = None
@@ -442,46 +442,9 @@ class Daemon:
     def _on_events(self, process: Process, message: wire.Events) -> None:
         self.inquiries.on_events(process, message)
 
-    # -- the scheduler's commands -----------------------------------------------------------------------------------
-
     def post(self, event: leases.Event) -> None:
-        """Tell the scheduler, and do what it says; what happens meanwhile is told afterwards, in order."""
-        self._events.append(event)
-        if len(self._events) > 1:
-            return
-        while self._events:
-            for command in self.scheduler.handle(self._events[0], time.monotonic()):
-                COMMANDS[type(command)](self, command)
-            self._events.popleft()
-        self.groups.on_resources_changed()
-
-    def _do_start_worker(self, command: leases.StartWorker) -> None:
-        self.pool.start(command.env)
-
-    def _do_grant_lease(self, command: leases.GrantLease) -> None:
-        job, worker = self.job_of(command.process), self.processes[command.worker]
-        news = job if worker.job != job else None
-        worker.job = job
-        is_actor = self.actors.is_placing(command.process)
-        where = self.actors if is_actor else self.demands
-        started = wire.LeaseStarted(
-            command.lease,
-            command.process,
-            command.resources,
-            command.gpu_ids,
-            news,
-            where.captures(command.process, command.key),
-        )
-        self.send(command.worker, started)
-        if self.actors.is_placing(command.process):
-            self.actors.on_granted(command)
-        else:
-            granted = wire.LeaseGranted(command.key, command.lease, command.worker, self.pids[command.worker])
-            if node_of(command.process) == self.number:
-                self.switchboard.connect(command.process, command.worker)
-                self.demands.on_granted(command.process, granted)
-            self.send(command.process, granted)
-        self._memory.begin()
+        """Tell the scheduler, and do what it says."""
+        self._lease_commands.post(event)
 
     def job_of(self, owner: bytes) -> Job:
         """That a lease is for: of the process that asks, or of the actor."""
@@ -490,22 +453,6 @@ class Daemon:
         guests = self.neighbours.guests if self.neighbours is not None else {}
         process = self.processes.get(owner) or guests.get(owner)
         return process.job if process is not None else NO_JOB
-
-    def _do_ask_reclaim(self, command: leases.AskReclaim) -> None:
-        self.send(command.process, wire.LeaseReclaim(command.leases))
-
-    def _do_ask_retire(self, command: leases.AskRetire) -> None:
-        self.send(command.worker, wire.Retire())
-
-    def _do_kill_worker(self, command: leases.KillWorker) -> None:
-        self.pool.kill(command.worker, command.reason)
-
-    def _do_report_infeasible(self, command: leases.ReportInfeasible) -> None:
-        if self.actors.is_placing(command.process):
-            self.actors.on_infeasible(command)
-            return
-        self.demands.forget(command.process, command.key)
-        self.send(command.process, wire.LeaseInfeasible(command.key, command.asked, command.total, command.reason))
 
     # -- processes go -------------------------------------------------------------------------------------------------
 
@@ -525,7 +472,7 @@ class Daemon:
         gone = wire.PeerGone(
             process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
         )
-        self._memory.explain(gone)
+        self.memory_watch.explain(gone)
         self._tell_of_death(process, gone)
         if process.ready:
             self.post(leases.ProcessDied(process.id))
@@ -689,12 +636,3 @@ HANDLERS: dict[type, Any] = {
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
 HANDLERS.update(dict.fromkeys(GROUP_MESSAGES, Daemon._on_group_message))
 HANDLERS.update(dict.fromkeys(commons.MESSAGES, Daemon._on_common_message))
-
-COMMANDS: dict[type, Any] = {
-    leases.StartWorker: Daemon._do_start_worker,
-    leases.GrantLease: Daemon._do_grant_lease,
-    leases.AskReclaim: Daemon._do_ask_reclaim,
-    leases.AskRetire: Daemon._do_ask_retire,
-    leases.KillWorker: Daemon._do_kill_worker,
-    leases.ReportInfeasible: Daemon._do_report_infeasible,
-}

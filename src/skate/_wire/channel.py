@@ -2,7 +2,7 @@
 
     OFFSET SIZE  frame
     0      4     length of the payload, little endian
-    4      n     payload: one message of `messages.py`, msgpack
+    4      n     payload: one message of `messages/`, msgpack
 
 Owns:      the bytes that the socket has not taken yet, and the frame that has not fully arrived yet.
 Knows not: threads and loops. Whoever reads calls `receive`; whoever sends calls `send`, from any thread.

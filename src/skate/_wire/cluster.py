@@ -1,7 +1,7 @@
 """What nodes say to each other and to the control service, over TCP and after the handshake.
 
 Two kinds of connection stay: each node's to the control service, and one between two nodes that have to do with each
-other. On both, messages of processes (`messages.py`) travel inside an envelope: a node passes on what a process of its
+other. On both, messages of processes (`messages/`) travel inside an envelope: a node passes on what a process of its
 own says to another node or to the control service, and delivers what these say to a process. A third kind is handed on:
 after OpenChannel was answered, the connection belongs to the two processes.
 
@@ -399,7 +399,7 @@ class DoneWith(Message, tag=54):
     object: bytes
 
 
-ClusterMessage = Union[  # noqa: UP007 - as in messages.py
+ClusterMessage = Union[  # noqa: UP007 - as in messages
     Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
     ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, AskEvents, NodeEvents,
     PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed, DropCopies,

@@ -1,0 +1,89 @@
+"""The pieces that the texts of errors are composed of (`exceptions.py`).
+
+An error's text is a headline with up to four facts below it: what happened, why, what to do next, and the last lines
+that the process printed. This module imports nothing of Skate, so that every part may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def compose(headline: str, *, what: str = "", why: str = "", next: str = "", log: Iterable[str] = ()) -> str:
+    """A headline and the lines below it; a line of which nothing is known is left out."""
+    lines = [headline]
+    for label, text in (("what:", what), ("why: ", why), ("next:", next)):
+        if text:
+            # Continuation lines are set under the first one, so that a label always starts a new fact.
+            lines.append(f"  {label} " + text.strip().replace("\n", "\n        "))
+    log = list(log)
+    if log:
+        lines.append(f"  log:  the last {count(len(log), 'line')} of its stderr:")
+        lines.extend(f"        {line}" for line in log)
+    return "\n".join(lines)
+
+
+def task(name: str) -> str:
+    return f"task {name}" if name else "a task"
+
+
+def actor(name: str, actor_id: str) -> str:
+    return f"actor {name or actor_id}" if name or actor_id else "an actor"
+
+
+def process(pid: int, node: str) -> str:
+    return ("its worker" if not pid else f"worker pid {pid}") + (f" on node {node}" if node else "")
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def size(size_bytes: int) -> str:
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{name} {size(int(amount)) if name.endswith('memory') else f'{amount:g}'}"
+        for name, amount in resources.items()
+    )
+
+
+def ending(exit_code: int | None, signal_number: int | None) -> str:
+    """How a process ended, in words."""
+    if signal_number is not None:
+        import signal  # Only needed when something has already gone wrong.
+
+        try:
+            return f"was ended by signal {signal_number} ({signal.Signals(signal_number).name})"
+        except ValueError:
+            return f"was ended by signal {signal_number}"
+    if exit_code is not None:
+        return f"exited with code {exit_code}"
+    return "ended, and it is not known how"
+
+
+def likely_cause(exit_code: int | None, signal_number: int | None) -> str:
+    if signal_number == 9:
+        return "not known; likely the kernel's out-of-memory killer (see dmesg), or somebody's kill -9."
+    if signal_number in (4, 6, 7, 8, 11):
+        return "not known; likely a fault in native code: an extension module, or a library it calls."
+    if signal_number == 15:
+        return "somebody asked the process to end (kill, a job scheduler, a container that stops)."
+    if exit_code is not None:
+        return "not known; likely a call of os._exit(), or of exit() in native code."
+    return ""
+
+
+def retries(used: int, allowed: int) -> str:
+    if allowed == 0:
+        return "allow retries with max_retries=3 (it had 0)."
+    if used:
+        return f"it was retried {count(used, 'time')} and ended each time: run the function by itself to see why."
+    return ""

@@ -1,0 +1,176 @@
+"""Messages on the direct channels between two processes that run user code.
+
+Owner ↔ executor: tasks or calls out, results back. Borrower ↔ owner: values and references.
+"""
+
+from __future__ import annotations
+
+from skate._core.task import RefInfo, Result, Task, Timing, Value
+from skate._wire.messages.message import Message
+
+# -- owner ↔ executor -----------------------------------------------------------------------------------------
+
+
+class Define(Message, tag=60):
+    """Owner → executor, before its first task, or daemon, before its first actor or soon: a function or class."""
+
+    fn: bytes
+    name: str
+    definition: bytes
+    #: References that the function captured.
+    refs: list[RefInfo] = []
+    #: Where else to look for modules: what the owner added to its path since it started.
+    sys_path: list[str] = []
+
+
+class Undefine(Message, tag=61):
+    """Owner → executor, daemon: forget these functions (and the references that they captured)."""
+
+    fns: list[bytes]
+
+
+class Tasks(Message, tag=62):
+    """Owner → executor: run these in order. Reply: Results, in order, in whatever batches."""
+
+    lease: int
+    tasks: list[Task]
+
+
+class Results(Message, tag=63):
+    """Executor → owner."""
+
+    results: list[Result]
+    timings: list[Timing] = []
+
+
+class Recall(Message, tag=64):
+    """Owner → executor: give back up to `count` tasks that have not started, the last ones first. Reply: Returned."""
+
+    count: int
+
+
+class Returned(Message, tag=65):
+    """Executor → owner: these did not start and will not. `blocked`: send no more until Ready (my task waits)."""
+
+    ids: list[bytes]
+    blocked: bool = False
+    #: The executor ends: return its lease.
+    leaving: bool = False
+
+
+class Ready(Message, tag=66):
+    """Executor → owner: I take tasks again. Worker → daemon, after Retire: I stay, others need what I own."""
+
+
+class Cancel(Message, tag=67):
+    """Owner → executor: stop this task and, if `recursive`, its children. A running one has TaskInterrupt raised in it.
+
+    Reply: a Result with `cancelled` for a task that was stopped; otherwise its ordinary Result.
+    """
+
+    id: bytes
+    recursive: bool
+    #: Only if it has not started: the daemon is asked to kill a running one.
+    queued_only: bool = False
+
+
+class Yielded(Message, tag=68):
+    """Executor → owner: the next item of a streaming generator."""
+
+    id: bytes  # of the item
+    value: Value
+    contained: list[RefInfo] = []
+
+
+class Consumed(Message, tag=69):
+    """Owner → executor: the consumer has taken `count` items in all, so that many more may follow."""
+
+    id: bytes  # of the generator's task
+    count: int
+
+
+class CloseStream(Message, tag=70):
+    """Owner → executor: nobody listens; close the generator."""
+
+    id: bytes
+
+
+class AskTask(Message, tag=71):
+    """Owner → executor: what about this task? Reply: Answer with {"state": …}."""
+
+    request: int
+    id: bytes
+
+
+# -- borrower ↔ owner -------------------------------------------------------------------------------------------
+
+
+class Fetch(Message, tag=80):
+    """Borrower → owner: send me these values when they are there. Reply: a Fetched each."""
+
+    ids: list[bytes]
+
+
+class Fetched(Message, tag=81):
+    """Owner → borrower. `value` is None if the object is freed or unknown."""
+
+    id: bytes
+    value: Value | None
+    contained: list[RefInfo] = []
+
+
+class Borrow(Message, tag=82):
+    """A holder of a reference → its owner: `borrower` holds one too.
+
+    Reply: Borrowed, after which the sender may let go.
+    """
+
+    request: int
+    id: bytes
+    borrower: bytes
+
+
+class Borrowed(Message, tag=83):
+    """Owner → sender of Borrow."""
+
+    request: int
+    #: The owner does not know the object: it is freed already, or an actor that is not made yet.
+    refused: bool = False
+
+
+class Release(Message, tag=84):
+    """Borrower → owner: I hold no reference to these any more; take back that many registrations of each. No reply."""
+
+    registrations: list[tuple[bytes, int]]
+
+
+class AskRef(Message, tag=85):
+    """Borrower → owner: what does this object wait for (`skate.why`)? Reply: Answer."""
+
+    request: int
+    id: bytes
+
+
+class CancelRef(Message, tag=86):
+    """Borrower → owner: cancel the task that makes this object. No reply."""
+
+    id: bytes
+    force: bool
+    recursive: bool
+
+
+class Taken(Message, tag=112):
+    """Actor that runs several calls at a time → caller: I have read your last Tasks."""
+
+
+class Resume(Message, tag=126):
+    """End → other end, first on a connection that may go on with what an earlier one was for: so much has come."""
+
+    session: bytes
+    count: int
+
+
+class Confirm(Message, tag=127):
+    """End → other end: so much has come from you, and need not be kept."""
+
+    count: int
