@@ -1185,6 +1185,48 @@ def test_methods_with_a_leading_underscore_and_with_decorators() -> None:
     assert value_of(odd.plus_one.remote(1)) == 4
 
 
+def test_an_attribute_of_the_instance_does_not_hide_a_method_of_the_same_name() -> None:
+    class Base:
+        def count(self) -> str:
+            return "inherited"
+
+    @skate.remote
+    class Stepper(Base):
+        def __init__(self) -> None:
+            self.step = 7
+            self.count = self.kind = self.twice = None  # type: ignore[assignment]
+
+        def step(self, by: int) -> tuple[str, int]:
+            return "stepped", by
+
+        @classmethod
+        def kind(cls) -> str:
+            return cls.__name__
+
+        @staticmethod
+        def twice(n: int) -> int:
+            return 2 * n
+
+        def read(self) -> Any:
+            return self.step
+
+    class AsyncStepper:
+        def __init__(self) -> None:
+            self.step = 7
+
+        async def step(self, by: int) -> tuple[str, int]:
+            return "stepped", by
+
+    stepper = Stepper.remote()
+    assert value_of(stepper.step.remote(2)) == ("stepped", 2)
+    assert value_of(stepper.count.remote()) == "inherited"
+    assert value_of(stepper.kind.remote()) == "Stepper"
+    assert value_of(stepper.twice.remote(4)) == 8
+    assert value_of(stepper.read.remote()) == 7
+    assert value_of(skate.remote(AsyncStepper).remote().step.remote(3)) == ("stepped", 3)
+    assert value_of(Stepper.options(max_concurrency=2).remote().step.remote(4)) == ("stepped", 4)
+
+
 def test_methods_that_every_actor_has() -> None:
     counter = Counter.remote(5)
     assert value_of(counter.__ray_ready__.remote()) is True

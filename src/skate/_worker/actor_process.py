@@ -138,7 +138,7 @@ class ActorProcess:
         name = fn.decode()
         if name in BUILT_IN:
             return name, BUILT_IN[name].__get__(self)
-        return f"{self.start.info.class_name}.{name}", getattr(self.instance, name)
+        return f"{self.start.info.class_name}.{name}", _method_of(self.instance, name)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -182,6 +182,19 @@ class ActorProcess:
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(self.instance, *args, **kwargs)
+
+
+def _method_of(instance: Any, name: str) -> Any:
+    """The method as the class has it, bound to the instance.
+
+    Handles list the methods of the class. `self.step = 0` in a class with a method `step` hides that method inside the
+    actor, and callers still mean the method.
+    """
+    for cls in type(instance).__mro__:
+        if name in cls.__dict__:
+            found = cls.__dict__[name]
+            return found.__get__(instance, type(instance)) if hasattr(type(found), "__get__") else found
+    return getattr(instance, name)  # of a class that makes its methods up
 
 
 #: Ray's names for them, and ours.
