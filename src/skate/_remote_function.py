@@ -111,14 +111,6 @@ class RemoteFunction(Generic[P, R]):
             f"the value. To run it here and now, call the function itself: {self._name}._function(...)."
         )
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        raise TypeError(
-            f"{self._name} is a remote function stored on a class: call it on the class, with every argument: "
-            f"{type(instance).__name__}.{self._name.rpartition('.')[2]}.remote(...)."
-        )
-
     def __repr__(self) -> str:
         return f"RemoteFunction({self._name})"
 

@@ -272,6 +272,47 @@ def test_a_remote_function_on_a_class() -> None:
     assert skate.get(Tools.double.remote(4)) == 8
 
 
+@with_runtime
+def test_a_remote_function_of_a_class_is_the_same_through_an_instance() -> None:
+    class Scale:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        @skate.remote
+        def times(self, x: int = 3) -> int:
+            assert type(self) is Scale
+            return self.factor * x
+
+        @skate.remote
+        def below(self, n: int) -> int:
+            return n + skate.get(self.below.remote(self, n - 1)) if n else skate.get(Scale.times.remote(self))
+
+        def run(self, x: int) -> int:
+            return skate.get(self.times.remote(self, x))
+
+    scale = Scale(5)
+    assert scale.times is Scale.times
+    assert scale.run(4) == 20
+    assert skate.get(scale.times.options(name="scaled").remote(scale)) == 15
+    assert skate.get(scale.below.remote(scale, 2)) == 18
+    assert skate.get(skate.remote(lambda it: it.run(2)).remote(scale)) == 10
+
+
+@with_runtime
+def test_a_remote_function_of_an_actor_class_is_a_task() -> None:
+    @skate.remote
+    class Worker:
+        @skate.remote
+        def double(x: int) -> int:  # noqa: N805
+            return 2 * x
+
+        def call(self, x: int) -> list[int]:
+            return skate.get([self.double.remote(x), type(self).double.remote(x + 1)])
+
+    assert skate.get(Worker.remote().call.remote(4)) == [8, 10]
+    assert skate.get(Worker.double.remote(3)) == 6
+
+
 # --- captures ---------------------------------------------------------------------------------------------------------
 
 
