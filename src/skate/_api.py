@@ -10,7 +10,14 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
-from skate._config import STORE_BYTES_LEAST, cpu_count, default_store_bytes, memory_bytes, temporary_directory
+from skate._config import (
+    STORE_BYTES_LEAST,
+    cpu_count,
+    default_store_bytes,
+    memory_bytes,
+    node_resources,
+    temporary_directory,
+)
 from skate._node import interpreter
 from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
@@ -124,7 +131,7 @@ def init(
         from skate._options import checked_labels, checked_text, task_options
 
         namespace = checked_text("init", "namespace", "" if namespace is None else namespace)
-        checked = task_options(resources=resources or {}, runtime_env=runtime_env or {})
+        checked = task_options(runtime_env=runtime_env or {})
         directory = spill_directory or _temp_dir or temporary_directory()
         if not os.path.isdir(directory):
             raise ValueError(f"spill_directory={directory!r} is not a directory; create it, or name another.")
@@ -133,7 +140,7 @@ def init(
             control_fd=-1,
             num_cpus=float(cpus),
             num_gpus=int(num_gpus or 0),
-            resources=checked.resources,
+            resources=node_resources(resources),
             labels=checked_labels(labels),
             memory=None if _memory is None else int(_memory),
             object_store_memory=int(object_store_memory or default_store_bytes()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 #: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
 STORE_PART = 0.3
@@ -36,6 +37,21 @@ def memory_bytes() -> int:
     except (OSError, ValueError):
         pass
     return total
+
+
+def node_resources(given: Mapping[str, float] | None) -> dict[str, float]:
+    """The custom resources that a node is given, checked as those of tasks are. ValueError for a name that is ours."""
+    from skate._core.resources import HEAD
+    from skate._options import task_options
+
+    resources = task_options(resources=given or {}).resources
+    if HEAD in resources:
+        raise ValueError(
+            f"resources={{{HEAD!r}: …}} cannot be given to a node.\n"
+            f"  why:  {HEAD!r} marks the first node of a cluster, and only that node has it.\n"
+            "  next: choose another name."
+        )
+    return resources
 
 
 def default_store_bytes() -> int:

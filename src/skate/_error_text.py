@@ -48,7 +48,12 @@ def size(size_bytes: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def amounts(resources: Mapping[str, float]) -> str:
+def amounts(resources: Mapping[str, float], asked: Mapping[str, float] | None = None) -> str:
+    """Resources in words. Given what was asked for, the marks of nodes are left out unless they were part of it."""
+    if asked is not None:
+        from skate._core.resources import without_marks  # only needed when something has already gone wrong
+
+        resources = without_marks(resources, but=asked)
     return ", ".join(
         f"{name} {size(int(amount)) if name.endswith('memory') else f'{amount:g}'}"
         for name, amount in resources.items()

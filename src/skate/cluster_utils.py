@@ -27,7 +27,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from skate._config import STORE_BYTES_LEAST, temporary_directory
+from skate._config import STORE_BYTES_LEAST, node_resources, temporary_directory
 from skate._control.main import ControlConfig
 from skate._node.launch import start_control, start_node
 from skate._node.lobby import node_id_of
@@ -160,7 +160,7 @@ class Cluster:
 
         wait: with False, what the driver knows is not waited for; `wait_for_nodes` does that for several at once.
         """
-        from skate._options import checked_labels, task_options
+        from skate._options import checked_labels
 
         for name, value, least in (
             ("num_cpus", num_cpus, 0),
@@ -174,9 +174,10 @@ class Cluster:
         config = NodeConfig(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
-            resources=task_options(resources=resources or {}).resources,
+            resources=node_resources(resources),
             memory=memory,
             labels=checked_labels(labels),
+            is_head=self.head_node is None,
             object_store_memory=object_store_memory,
             spill_directory=temporary_directory(),
             parent=os.getpid(),

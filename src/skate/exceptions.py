@@ -195,7 +195,7 @@ class _Unschedulable(SkateError):
         text = _words.compose(
             f"{self._noun} {name}".rstrip() + " can never run here.",
             what=f"it asks for {_words.amounts(self.asked)}." if self.asked else "",
-            why=reason or (f"the machine has {_words.amounts(self.available)}." if self.available else ""),
+            why=reason or (f"the machine has {_words.amounts(self.available, self.asked)}." if self.available else ""),
             next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
             if not reason
             else "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for.",

@@ -340,6 +340,27 @@ def test_status_without_a_cluster(machine: Machine) -> None:
     machine.fails("list", "nodes", code=NOTHING_RUNS, says=["nothing runs here", "skate start --head"])
 
 
+def test_tasks_name_a_node_by_its_address(machine: Machine, port: str) -> None:
+    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.well("start", "--address", f"127.0.0.1:{port}", "--host", "127.0.0.2", *SMALL)
+    program = """
+import sys, skate
+skate.init(sys.argv[1])
+
+@skate.remote
+def where():
+    return skate.util.get_node_ip_address()
+
+names = ["node:127.0.0.1", "node:127.0.0.2", "node:__internal_head__"]
+print(*(skate.cluster_resources()[name] for name in names))
+print(*skate.get([where.options(resources={name: 0.001}).remote() for name in names]))
+"""
+    told = machine.python(program, f"127.0.0.1:{port}").splitlines()
+    assert told == ["1.0 1.0 1.0", "127.0.0.1 127.0.0.2 127.0.0.1"]
+    assert "node:" not in machine.well("status") + machine.well("list", "nodes", "--json")
+    machine.well("stop")
+
+
 def test_status_counts_what_is_used_and_what_waits(machine: Machine, port: str) -> None:
     machine.well("start", "--head", "--port", port, *SMALL)
     keep = machine.script(

@@ -136,6 +136,17 @@ def test_there_is_one_node() -> None:
     assert node["NodeManagerAddress"]
 
 
+def test_a_lone_node_has_its_address_and_that_of_the_head_as_resources() -> None:
+    skate.init(num_cpus=2)
+    (node,) = skate.nodes()
+    marks = {f"node:{skate.util.get_node_ip_address()}": 1.0, "node:__internal_head__": 1.0}
+    for amounts in (node["Resources"], skate.cluster_resources(), skate.available_resources()):
+        assert {name: amount for name, amount in amounts.items() if name.startswith("node:")} == marks
+    for name in marks:
+        held = skate.get(facts.options(resources={name: 0.001}).remote())["resources"]
+        assert held == {"CPU": 1.0, name: 0.001}
+
+
 def test_tasks_may_ask_the_same() -> None:
     skate.init(num_cpus=2)
     ask = skate.remote(lambda: (skate.cluster_resources()["CPU"], len(skate.nodes()), skate.available_resources()))

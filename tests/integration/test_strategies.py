@@ -55,6 +55,14 @@ def places_of(kind: str, count: int = 4, **options: object) -> set[str]:
     return set(skate.get([actor.node_id.remote() for actor in actors]))
 
 
+def test_the_first_node_of_a_cluster_is_the_one_that_has_the_mark_of_the_head(cluster: Cluster) -> None:
+    assert cluster.head_node is not None
+    assert skate.cluster_resources()["node:__internal_head__"] == 1
+    assert skate.cluster_resources()["node:127.0.0.1"] == 3  # one a node, and all have this address
+    head = {"resources": {"node:__internal_head__": 0.001}}
+    assert places_of("task", **head) == places_of("actor", **head) == {cluster.head_node.node_id}
+
+
 KINDS = pytest.mark.parametrize("kind", ["task", "actor"])
 
 

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skate._core.resources import PRECISION, Allocation, ResourcePool, to_floats, to_units
+from skate._config import node_resources
+from skate._core.resources import (
+    HEAD,
+    PRECISION,
+    Allocation,
+    ResourcePool,
+    marks_of_node,
+    to_floats,
+    to_units,
+    without_marks,
+)
+from skate.exceptions import TaskUnschedulableError
 
 
 def test_ten_tenths_are_one() -> None:
@@ -106,3 +117,32 @@ def test_nothing_is_handed_out_twice_and_everything_comes_back(steps: list[tuple
         pool.give_back(allocation)
     assert pool.available == start.available
     assert pool.gpus == start.gpus
+
+
+def test_a_node_has_one_of_its_address_and_the_head_one_of_its_own() -> None:
+    assert to_floats(marks_of_node("10.0.0.7", is_head=False)) == {"node:10.0.0.7": 1.0}
+    assert to_floats(marks_of_node("::1", is_head=True)) == {"node:::1": 1.0, "node:__internal_head__": 1.0}
+
+
+def test_people_are_told_of_the_marks_that_they_asked_for_and_of_no_others() -> None:
+    has = {"CPU": 2.0, "node:10.0.0.7": 1.0, HEAD: 1.0}
+    assert without_marks(has) == {"CPU": 2.0}
+    assert without_marks(has, but=["node:10.0.0.7"]) == {"CPU": 2.0, "node:10.0.0.7": 1.0}
+    assert "node:" not in str(TaskUnschedulableError(asked={"CPU": 4}, available=has))
+    assert "node:10.0.0.7 1." in str(TaskUnschedulableError(asked={"node:10.0.0.7": 2}, available=has))
+
+
+def test_the_mark_of_the_head_cannot_be_given_to_a_node() -> None:
+    with pytest.raises(ValueError, match="marks the first node of a cluster"):
+        node_resources({HEAD: 1})
+    assert node_resources(None) == {}
+
+
+def test_a_bundle_may_hold_the_mark_of_the_head() -> None:
+    pool = ResourcePool({"CPU": PRECISION, **marks_of_node("10.0.0.7", is_head=True)})
+    assert pool.prepare(b"group", 0, to_units({HEAD: 0.01}))
+    pool.commit(b"group", 0)
+    assert pool.available[HEAD] == PRECISION - 100
+    assert pool.available[f"{HEAD}_group_{b'group'.hex()}"] == 100
+    pool.release(b"group", 0)
+    assert pool.available == pool.total == {"CPU": PRECISION, **marks_of_node("10.0.0.7", is_head=True)}

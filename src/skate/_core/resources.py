@@ -46,6 +46,25 @@ def to_floats(units: Mapping[str, int]) -> dict[str, float]:
     return {name: amount / PRECISION for name, amount in units.items()}
 
 
+#: How the names of resources begin that mark a node: each node has one of `node:<its address>`.
+NODE = "node:"
+#: The first node of a cluster has this one, too, and so has a node that is alone.
+HEAD = "node:__internal_head__"
+
+
+def marks_of_node(host: str, *, is_head: bool) -> Amounts:
+    """The resources by which tasks name one node: they ask for a little of them, such as 0.001, to run there."""
+    marks = {f"{NODE}{host}": PRECISION}
+    if is_head:
+        marks[HEAD] = PRECISION
+    return marks
+
+
+def without_marks(amounts: Mapping[str, float], but: Iterable[str] = ()) -> dict[str, float]:
+    """The same amounts without the marks of nodes, which tell people nothing, except those named in `but`."""
+    return {name: amount for name, amount in amounts.items() if name in but or not name.startswith(NODE)}
+
+
 class Allocation(msgspec.Struct):
     """What one lease took out of a pool."""
 

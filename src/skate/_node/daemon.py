@@ -33,7 +33,7 @@ from skate._control.groups import MESSAGES as GROUP_MESSAGES
 from skate._core import lease_events as leases
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
-from skate._core.resources import to_floats, to_units
+from skate._core.resources import marks_of_node, to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
 from skate._node.actors import Actors
@@ -47,7 +47,7 @@ from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
-from skate._node.system import is_stopped, raise_descriptor_limit, resources_of, wait_writable
+from skate._node.system import LOOPBACK, is_stopped, raise_descriptor_limit, resources_of, wait_writable
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
 from skate._wire import messages as wire
@@ -105,6 +105,8 @@ class Daemon:
             from skate._node.neighbours import Neighbours  # a node that is alone starts sooner without
 
             self.neighbours = Neighbours(self, config.cluster)
+        else:
+            self.total.update(marks_of_node(LOOPBACK, is_head=True))
         self.node_id = self.neighbours.node_id if self.neighbours is not None else new_node_id()
         self.number = node_of(self.node_id)
         self.processes: dict[bytes, Process] = {}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core.placement import NodeView
 from skate._core.resources import Amounts, to_floats
 from skate._node.memory_monitor import resident_bytes
+from skate._node.system import LOOPBACK
 from skate._wire.loop import Timer
 from skate._wire.messages import Answer, CollectEvents, Events, Query, decode_events
 
@@ -101,7 +102,7 @@ class Inquiries:
     def nodes(self) -> list[dict[str, Any]]:
         neighbours = self._daemon.neighbours
         if neighbours is None:
-            return [_describe_node(self._daemon.view(), "127.0.0.1", socket.gethostname())]
+            return [_describe_node(self._daemon.view(), LOOPBACK, socket.gethostname())]
         members = [neighbours.member, *neighbours.members.values()]
         living = [_describe_node(member.view, member.host, member.name) for member in members if member.view.serves]
         departed = [_describe_node(it.view, it.host, it.name, alive=False) for it in neighbours.departed]

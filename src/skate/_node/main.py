@@ -52,6 +52,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     resources: dict[str, float] = {}
     #: Bytes of memory that tasks can reserve (`memory=`); None: what is available at the start.
     memory: int | None = None
+    #: It is the first node of its cluster; a node that is alone always is.
+    is_head: bool = False
     #: It was part of its cluster before, and tries until it is again.
     joins_anew: bool = False
     #: It runs tasks and actors; otherwise it is there for its driver alone, and has nothing.

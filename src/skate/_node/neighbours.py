@@ -25,6 +25,7 @@ from skate._core import lease_events as leases
 from skate._core.ids import node_of
 from skate._core.membership import DEAD_MAX, DEPARTED_MAX, REPORT_PERIOD_S
 from skate._core.placement import NodeView
+from skate._core.resources import marks_of_node
 from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
 from skate._node.main import JoinError
@@ -160,6 +161,9 @@ class Neighbours:
             raise _unreachable(self._config, error) from None
         if not self.member.host:
             self.member.host = _address_towards(host, port)
+        if self._daemon.config.serves:
+            is_head = self._daemon.config.is_head
+            self._daemon.total.update(marks_of_node(self.member.host, is_head=is_head))  # the member has the same dict
         self._control.last()
         self._control.adopt(sock, rest)
         self._control.connect(host, port, self.token, self.tls)

@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from skate._node.main import NodeConfig
 
 
+#: The address of a node that is alone.
+LOOPBACK = "127.0.0.1"
+
+
 def resources_of(config: NodeConfig) -> dict[str, float]:
-    """What a node has for tasks and actors."""
+    """What a node has for tasks and actors, without the marks that carry its address."""
     if not config.serves:
         return {}
     memory = config.memory

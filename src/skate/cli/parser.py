@@ -127,10 +127,10 @@ def resources(text: str) -> dict[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON ({error}); {example}.") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is no object of names and amounts; {example}.")
-    from skate._options import task_options
+    from skate._config import node_resources
 
     try:
-        return dict(task_options(resources=value).resources)
+        return node_resources(value)
     except (TypeError, ValueError) as error:
         # That error is for programs; its second line is what is wrong with the value.
         reasons = [line.partition("why:")[2].strip() for line in str(error).splitlines() if "why:" in line]

@@ -224,6 +224,7 @@ def _start_node(options: argparse.Namespace, started: Started, token: bytes, hos
         resources=options.resources,
         memory=options.memory,
         labels=options.labels,
+        is_head=started.is_head,
         object_store_memory=options.object_store_memory or default_store_bytes(),
         spill_directory=options.spill_directory,
         cluster=ClusterConfig(

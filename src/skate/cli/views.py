@@ -12,7 +12,7 @@ from typing import Any
 
 from skate._core.actors import DEAD
 from skate._core.ids import short_task
-from skate._core.resources import to_floats
+from skate._core.resources import GROUP, NODE, to_floats
 from skate.cli.asking import NOTHING_RUNS, ask_cluster
 from skate.cli.parser import show_address
 from skate.cli.running import tell_of_programs
@@ -112,8 +112,12 @@ def _node(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_names(amounts: dict[str, int]) -> dict[str, int]:
-    """Without the names that resources have in a placement group: those are set aside from what is listed already."""
-    return {name: amount for name, amount in amounts.items() if "_group_" not in name}
+    """Without what people do not count.
+
+    That are the names that resources have in a placement group, because those are set aside from what is listed
+    already, and the marks of nodes, because each node has one.
+    """
+    return {name: amount for name, amount in amounts.items() if GROUP not in name and not name.startswith(NODE)}
 
 
 def _sums(nodes: Sequence[dict[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
