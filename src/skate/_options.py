@@ -374,7 +374,7 @@ class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
         Rule(
             _amount,
             "a number of CPUs, 0 or more, whole or not",
-            "CPUs that the actor holds while it lives; by default 1 must be free to place it, and then it holds none",
+            "CPUs that the actor holds while it lives; by default none, on a node that has at least one",
         ),
     ] = None
     num_gpus: Annotated[float, _NUM_GPUS] = 0.0
@@ -456,10 +456,10 @@ class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
         return _by_node_names(self.num_cpus or 0.0, self)
 
     def resources_to_place(self) -> dict[str, float]:
-        """All that must be free on a node for the actor to start there.
+        """All that a node must have, free or not, for the actor to start there.
 
-        By default that is one CPU more than it holds afterwards: actors mostly wait, so a machine holds more of them
-        than it has CPUs; but one that has no CPU free is not the place for another.
+        By default that is one CPU more than the actor holds: actors mostly wait, so a machine holds more of them than
+        it has CPUs; but a node without any CPU (a head that only keeps the books) is not the place for one.
         """
         return _by_node_names(1.0 if self.num_cpus is None else self.num_cpus, self)
 

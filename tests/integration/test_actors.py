@@ -430,14 +430,44 @@ def test_by_default_an_actor_holds_no_cpu_while_it_lives() -> None:
     assert value_of(skate.remote(num_cpus=2)(lambda: "ran").remote()) == "ran"
 
 
-def test_by_default_an_actor_needs_a_cpu_to_be_placed() -> None:
+@skate.remote
+def occupy(folder: Path, me: int) -> int:
+    """Keep a CPU until the file "go" appears."""
+    (folder / f"occupied-{me}").touch()
+    wait_for((folder / "go").exists, 40, "the CPU to be needed no longer")
+    return me
+
+
+def test_by_default_an_actor_starts_though_tasks_keep_all_cpus_busy(tmp_path: Path) -> None:
+    busy = [occupy.remote(tmp_path, me) for me in range(2)]
+    wait_for(lambda: len(list(tmp_path.glob("occupied-*"))) == 2, WITHIN_S, "both CPUs to be in use")
+    assert value_of(Counter.remote(3).read.remote()) == 3
+    assert value_of(Counter.options(num_cpus=0).remote(4).read.remote()) == 4
+    with_cpu = Counter.options(num_cpus=1).remote().read.remote()
+    assert skate.wait([with_cpu], timeout=0.3) == ([], [with_cpu]), "no CPU is free, and this one holds one"
+    (tmp_path / "go").touch()
+    assert value_of(with_cpu) == 0
+    assert skate.get(busy, timeout=WITHIN_S) == [0, 1]
+
+
+def test_by_default_an_actor_starts_though_actors_hold_all_cpus() -> None:
     greedy = Counter.options(num_cpus=2).remote()
     value_of(greedy.read.remote())
-    later = Counter.remote().read.remote()
-    assert skate.wait([later], timeout=0.3) == ([], [later]), "no CPU is free"
-    assert value_of(Counter.options(num_cpus=0).remote(3).read.remote()) == 3, "this one asks for none"
-    skate.kill(greedy)
-    assert value_of(later) == 0
+    assert value_of(Counter.remote(3).read.remote()) == 3
+    assert free_cpus() == 0
+
+
+def test_tasks_that_make_actors_and_poll_for_them_get_them() -> None:
+    """They look with a timeout of 0, so they never give their CPUs to others."""
+
+    @skate.remote
+    def make_and_poll(value: int) -> int:
+        counter = Counter.remote(value)
+        ref = counter.read.remote()
+        wait_for(lambda: skate.wait([ref], timeout=0)[0], WITHIN_S, "the actor to answer")
+        return skate.get(ref)
+
+    assert skate.get([make_and_poll.remote(value) for value in range(2)], timeout=2 * WITHIN_S) == [0, 1]
 
 
 @pytest.mark.parametrize("amount", [0.5, 1, 2])

@@ -280,6 +280,37 @@ def test_actors_are_placed_where_there_is_room(cluster: Cluster) -> None:
     assert where == {cluster.nodes[0].node_id: 1, cluster.nodes[1].node_id: 2}
 
 
+@skate.remote
+def occupy(me: int) -> int:
+    """Keep a CPU until the key "go" is there."""
+    skate.kv.put(f"occupied {me}", b"")
+    wait_for(lambda: skate.kv.get("go") is not None, 40, "the CPU to be needed no longer")
+    return me
+
+
+def test_an_actor_without_options_starts_though_all_cpus_of_all_nodes_are_busy(cluster: Cluster) -> None:
+    cluster.add_node(num_cpus=0)
+    busy = [occupy.remote(me) for me in range(3)]
+    wait_for(lambda: all(skate.kv.get(f"occupied {me}") is not None for me in range(3)), 20, "all CPUs to be in use")
+    actors = [Tally.remote() for _ in range(6)]
+    where = Counter(node for node, _ in skate.get([actor.where.remote() for actor in actors], timeout=20))
+    assert where == {cluster.nodes[0].node_id: 2, cluster.nodes[1].node_id: 4}, "in the proportion of the CPUs"
+    with_cpu = Tally.options(num_cpus=1).remote().add.remote()
+    assert skate.wait([with_cpu], timeout=0.5) == ([], [with_cpu])
+    skate.kv.put("go", b"")
+    assert skate.get([*busy, with_cpu], timeout=20) == [0, 1, 2, 1]
+
+
+def test_actors_without_options_are_balanced_though_they_hold_nothing(cluster: Cluster) -> None:
+    """One by one, so that nothing waits anywhere when the next one is placed."""
+    actors = []
+    where: Counter[str] = Counter()
+    for _ in range(9):
+        actors.append(Tally.remote())
+        where[skate.get(actors[-1].where.remote())[0]] += 1
+    assert where == {cluster.nodes[0].node_id: 3, cluster.nodes[1].node_id: 6}
+
+
 # -- a node goes -------------------------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,22 @@ def test_tasks_and_actors_use_the_bundles_and_nothing_else(alone: None) -> None:
     assert skate.get(waiting)
 
 
+def test_an_actor_without_options_starts_in_a_bundle_whose_cpu_is_in_use(alone: None) -> None:
+    group = placement_group([{"CPU": 1}])
+    holder = Resident.options(num_cpus=1, scheduling_strategy=in_group(group, 0)).remote()
+    assert skate.get(holder.group.remote(), timeout=20) == group
+    actor = Resident.options(num_cpus=None, scheduling_strategy=in_group(group, 0)).remote()
+    assert skate.get(actor.group.remote(), timeout=20) == group
+    waiting = Resident.options(num_cpus=1, scheduling_strategy=in_group(group, 0)).remote().group.remote()
+    assert skate.wait([waiting], timeout=0.3) == ([], [waiting])
+
+
+def test_an_actor_without_options_needs_a_bundle_with_a_cpu(alone: None) -> None:
+    group = placement_group([{"memory": 1000}])
+    with pytest.raises(ValueError, match="CPU"):
+        Resident.options(num_cpus=None, scheduling_strategy=in_group(group)).remote()
+
+
 @pytest.mark.parametrize("bundles", [[{"CPU": 3}], [{"CPU": 1}] * 3], ids=["one bundle", "three bundles"])
 def test_as_many_tasks_run_at_once_as_the_bundles_hold(
     alone: None, bundles: list[dict[str, float]], tmp_path: Path

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skate._control.placing import MOVE_AFTER_S, Placing
+from skate._control.placing import MOVE_AFTER_S, NOWHERE_GRACE_S, Placing
 from skate._core.homes import Home, Homes
 from skate._core.placement import NodeView, Residents, Where
 from skate._core.resources import PRECISION, to_units, to_units_of_bundle
@@ -92,7 +92,7 @@ def test_one_that_starts_again_counts_once() -> None:
 
 def test_one_that_has_waited_for_a_busy_node_is_moved_to_a_free_one() -> None:
     decider = Decider()
-    info = ActorInfo("Sim", to_place={"CPU": 1.0}, where=Where(spread=True))
+    info = ActorInfo("Sim", resources={"CPU": 1.0}, to_place={"CPU": 1.0}, where=Where(spread=True))
     decider.place("first", [node(B)])
     nodes = [node(A, used=2), node(B)]
     decider.placing.place(b"second", info, Job(), nodes, 0.0)
@@ -101,13 +101,76 @@ def test_one_that_has_waited_for_a_busy_node_is_moved_to_a_free_one() -> None:
     assert decider.at[b"second"] == B
 
 
+# -- actors without options: they hold no CPU, and need a node that has one -------------------------------------------
+
+DEFAULT: dict[str, Any] = {"spread": False, "to_place": {"CPU": 1.0}}
+
+
+def test_one_that_holds_no_cpu_is_placed_though_all_cpus_are_busy() -> None:
+    decider = Decider()
+    nodes = [node(A, used=2), node(B, used=2)]
+    decider.placing.place(b"sim", ActorInfo("Sim", to_place={"CPU": 1.0}), Job(), nodes, 0.0)
+    assert decider.at[b"sim"] == A
+    decider.placing.look([node(A, used=2), node(B)], MOVE_AFTER_S)
+    assert decider.at[b"sim"] == A, "it does not wait for a CPU, so there is no reason to move it"
+
+
+def test_a_node_without_cpus_gets_none_of_them() -> None:
+    decider = Decider()
+    bare = NodeView(id=A, total={}, available={})
+    assert decider.place("sim", [bare, node(B, used=2)], **DEFAULT) == B
+    assert decider.place("free", [bare, node(B, used=2)], spread=False) == A, "with num_cpus=0 any node will do"
+    gave_up: list[bytes] = []
+    placing = Placing(lambda *_: None, lambda *_: None, lambda actor, why: gave_up.append(actor))
+    placing.place(b"sim", ActorInfo("Sim", to_place={"CPU": 1.0}), Job(), [bare], 0.0)
+    placing.look([bare], NOWHERE_GRACE_S - 0.1)
+    assert gave_up == []
+    placing.look([bare], NOWHERE_GRACE_S)
+    assert gave_up == [b"sim"]
+
+
+@pytest.mark.parametrize("used", [0, 2], ids=["idle nodes", "busy nodes"])
+def test_they_are_balanced_though_no_report_shows_them(used: float) -> None:
+    """One by one, with a report between any two: they hold nothing, so the reports say the same all the time."""
+    decider = Decider()
+    places = [decider.place(f"sim {index}", [node(id, used=used) for id in NODES], **DEFAULT) for index in range(9)]
+    assert Counter(places) == {A: 3, B: 3, C: 3}
+
+
+def test_how_long_tasks_take_does_not_matter_to_one_that_does_not_wait_for_them() -> None:
+    decider = Decider()
+
+    def nodes() -> list[NodeView]:
+        quick, slow = node(A, used=2), node(B, used=2)
+        quick.task_s, slow.task_s = 0.001, 10.0
+        quick.queued, slow.queued = 0, 100
+        return [quick, slow]
+
+    places = [decider.place(f"sim {index}", nodes(), **DEFAULT) for index in range(6)]
+    assert Counter(places) == {A: 3, B: 3}
+
+
+def test_nodes_with_more_cpus_and_fewer_of_them_in_use_get_more() -> None:
+    decider = Decider()
+    large = NodeView(id=A, total=to_units({"CPU": 4}), available=to_units({"CPU": 4}))
+    places = [decider.place(f"sim {index}", [large, node(B, used=2), node(C)], **DEFAULT) for index in range(9)]
+    assert Counter(places) == {A: 5, B: 1, C: 3}
+
+
+def test_what_they_hold_besides_counts() -> None:
+    decider = Decider()
+    gpu: dict[str, Any] = {"spread": False, "resources": {"GPU": 1.0}, "to_place": {"CPU": 1.0, "GPU": 1.0}}
+    nodes = [node(A, more=to_units({"GPU": 1})), node(B, used=2, more=to_units({"GPU": 1}))]
+    assert [decider.place(f"sim {index}", nodes, **gpu) for index in range(2)] == [A, B]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["in", "out", "died"]), st.sampled_from("xyz"), st.sampled_from(NODES))))
 def test_the_sums_are_right(history: list[tuple[str, str, bytes]]) -> None:
     homes = Homes()
     for what, actor, place in history:
         match what:
             case "in":
-                homes.move_in(actor.encode(), Home(place, {"CPU": 3}, spread=actor != "z"))
+                homes.move_in(actor.encode(), Home(place, {"CPU" if actor != "y" else "GPU": 3}, spread=actor != "z"))
             case "out":
                 homes.move_out(actor.encode())
             case "died":

@@ -826,7 +826,7 @@ class Conversation(RuleBasedStateMachine):
         for demand in self.scheduler.demands.values():
             idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
             idle = [worker for worker in idle if worker.program in (b"", demand.program)]
-            if idle and self.scheduler.pool.fits(demand.needs):
+            if idle and self.scheduler.pool.fits(demand.request):
                 others = [other for other in self.scheduler.demands.values() if other is not demand]
                 assert others, f"{demand} fits, has an idle worker, and is alone"
 
@@ -854,7 +854,7 @@ def want(
     to_place: dict[str, float] | None = None,
     count: int = 1,
 ) -> list[Command]:
-    """By default as an actor without options: it holds nothing, but is placed where a CPU is free."""
+    """By default as an actor without options: it holds nothing, and the node must have a CPU, free or not."""
     to_place = to_place if to_place is not None else dict(resources or CPU)
     return node.tell(DemandChanged(actor, 0, resources or {}, {}, count, to_place=to_place, dedicated=True))
 
@@ -863,7 +863,7 @@ def given(actor: bytes, lease: int, worker: bytes, **resources: float) -> GrantL
     return GrantLease(actor, 0, lease, worker, resources, [])
 
 
-def test_what_must_be_free_to_place_it_is_not_held() -> None:
+def test_what_the_node_must_have_is_not_held() -> None:
     node = Node({"CPU": 1}, workers=3)
     assert want(node, X) == [given(X, 1, W3)]
     assert node.scheduler.pool.available == node.scheduler.pool.total
@@ -875,25 +875,39 @@ def test_what_it_asks_for_itself_is_held() -> None:
     node = Node({"CPU": 1}, workers=2)
     assert want(node, X, resources={"CPU": 1}) == [given(X, 1, W2, CPU=1.0)]
     assert node.demand(A) == []
-    assert want(node, Y) == []
+    assert want(node, Y, resources={"CPU": 1}) == []
 
 
-def test_it_waits_until_what_is_needed_to_place_it_is_free() -> None:
+def test_it_starts_at_once_though_tasks_hold_all_cpus() -> None:
     node = Node({"CPU": 1}, workers=2)
     node.demand(A)
-    assert want(node, X) == []
-    assert node.scheduler.describe_demands(node.now)["demands"][0]["waits_for"] == "resources that others hold"
-    assert node.tell(LeaseReturned(A, 1)) == [given(X, 2, W2)]
+    assert want(node, X) == [given(X, 2, W1)]
 
 
-def test_what_is_needed_to_place_it_is_asked_back_from_tasks() -> None:
-    node = Node({"CPU": 1}, workers=3)
+def test_a_worker_is_started_for_it_though_tasks_hold_all_cpus() -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(A)
+    assert want(node, X) == [StartWorker(())]
+    assert node.tell(WorkerReady(W2)) == [given(X, 2, W2)]
+
+
+def test_nothing_is_asked_back_or_kept_for_what_it_does_not_hold() -> None:
+    node = Node({"CPU": 1}, workers=1, starting_max=0)
     node.demand(A, 5)
-    want(node, X)
-    want(node, Y)
-    assert node.wait(QUANTUM_S) == [AskReclaim(A, [1])], "one CPU lets both be placed"
-    commands = node.tell(LeaseReturned(A, 1))
-    assert {(command.process, command.resources.get("CPU")) for command in commands} == {(X, None), (Y, None), (A, 1)}
+    assert want(node, X) == []
+    for seconds in (QUANTUM_S, LATE_S, PATIENCE_S):
+        assert node.wait(seconds) == []
+    assert node.tell(LeaseReturned(A, 1)) == [given(X, 2, W1)]
+
+
+def test_what_it_holds_must_be_free() -> None:
+    node = Node({"CPU": 1, "GPU": 1}, workers=2)
+    node.demand(A, resources={"GPU": 1.0})
+    assert want(node, X, resources={"GPU": 1.0}, to_place={"GPU": 1.0, "CPU": 1.0}) == []
+    assert node.scheduler.describe_demands(node.now)["demands"][0]["waits_for"] == "resources that others hold"
+    (granted,) = node.tell(LeaseReturned(A, 1))
+    assert isinstance(granted, GrantLease)
+    assert (granted.process, granted.resources) == (X, {"GPU": 1.0})
 
 
 def test_what_can_never_be_placed_is_refused_with_what_it_needs() -> None:
@@ -1020,26 +1034,24 @@ def test_tasks_do_not_keep_an_actor_waiting_for_ever() -> None:
     """They are always deeper and take the CPU again at once, until the actor is overdue."""
     node = Node({"CPU": 1}, workers=2)
     node.demand(B, 99, depth=3)
-    want(node, X)
+    want(node, X, resources={"CPU": 1})
     lease = 1
     for _ in range(5):
         assert node.tell(LeaseReturned(B, lease)) == [grant(B, lease + 1, W2)]
         lease += 1
     assert [type(command) for command in node.wait(PATIENCE_S)] == [AskReclaim]
-    granted = node.tell(LeaseReturned(B, lease))
-    assert granted[0] == given(X, lease + 1, W2)
-    assert granted[1] == grant(B, lease + 2, W1), "and it leaves the CPU to them"
+    assert node.tell(LeaseReturned(B, lease)) == [given(X, lease + 1, W2, CPU=1.0)]
 
 
-def test_an_actor_that_needs_all_cpus_to_be_placed_gets_its_place() -> None:
+def test_an_actor_that_holds_all_cpus_gets_its_place() -> None:
     node = Node({"CPU": 2}, workers=3)
     node.demand(B, 99)
-    want(node, X, to_place={"CPU": 2})
+    want(node, X, resources={"CPU": 2})
     assert node.tell(LeaseReturned(B, 1)) == [grant(B, 3, W3)]
     assert node.wait(PATIENCE_S) == [AskReclaim(B, [2, 3])]
     assert node.tell(LeaseReturned(B, 2)) == [], "kept for it"
     commands = node.tell(LeaseReturned(B, 3))
-    assert [command.process for command in commands if isinstance(command, GrantLease)] == [X, B, B]
+    assert [command.process for command in commands if isinstance(command, GrantLease)] == [X]
 
 
 def test_workers_for_good_count_among_the_bound_of_all() -> None:

@@ -56,7 +56,7 @@ class Placing:
             waiting.node = b""
             return
         waiting.node = chosen.id
-        self._homes.move_in(actor, Home(chosen.id, to_units(waiting.info.resources), request.spread))
+        self._homes.move_in(actor, Home(chosen.id, request.held, request.spread))
         chosen.queued += 1  # until its next report
         self._ask(chosen.id, actor, waiting.info, waiting.job)
 
@@ -102,9 +102,9 @@ class Placing:
     def _move(self, actor: bytes, waiting: Waiting, nodes: list[NodeView], now: float) -> None:
         request = _request(waiting.info)
         here = next((node for node in nodes if node.id == waiting.node), None)
-        if here is not None and here.fits(request.needs):
+        if here is not None and here.fits(request.held):
             return
-        free = [node for node in nodes if node.fits(request.needs) and node.id != waiting.node]
+        free = [node for node in nodes if node.fits(request.held) and node.id != waiting.node]
         if free and not isinstance(choose(request, free), Nowhere):
             self._withdraw(waiting.node, actor)
             waiting.since = now
@@ -112,7 +112,8 @@ class Placing:
 
 
 def _request(info: ActorInfo) -> Request:
-    return Request.of(to_units(info.to_place or info.resources), info.where)
+    holds = to_units(info.resources)
+    return msgspec.structs.replace(Request.of(to_units(info.to_place) or holds, info.where), holds=holds)
 
 
 def _nowhere(info: ActorInfo, nodes: list[NodeView]) -> Death:

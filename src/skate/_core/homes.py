@@ -12,13 +12,17 @@ from __future__ import annotations
 import msgspec
 
 from skate._core.placement import Residents
-from skate._core.resources import Amounts
+from skate._core.resources import Amounts, is_cpu
 
 
 class Home(msgspec.Struct, frozen=True):
     node: bytes
     holds: Amounts
     spread: bool
+
+    @property
+    def without_cpu(self) -> bool:
+        return not any(map(is_cpu, self.holds))
 
 
 class Homes:
@@ -52,6 +56,7 @@ class Homes:
     def _count(self, home: Home, sign: int) -> None:
         residents = self.on.setdefault(home.node, Residents())
         residents.spread += sign * home.spread
+        residents.without_cpu += sign * home.without_cpu
         for name, amount in home.holds.items():
             residents.held[name] = residents.held.get(name, 0) + sign * amount
 
@@ -60,5 +65,6 @@ class Homes:
         for node, residents in self.on.items():
             homes = [home for home in self._homes.values() if home.node == node]
             assert residents.spread == sum(home.spread for home in homes)
+            assert residents.without_cpu == sum(home.without_cpu for home in homes)
             for name, amount in residents.held.items():
                 assert amount == sum(home.holds.get(name, 0) for home in homes)

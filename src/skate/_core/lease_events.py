@@ -65,7 +65,7 @@ class DemandChanged(Event, frozen=True):
     depth: int = 0
     #: Its tasks may be run again should their worker be killed.
     retriable: bool = True
-    #: What the node must have, if that is more than what is held.
+    #: What the node must have in all, free or not, if that is more than what is held.
     to_place: dict[str, float] = {}
     #: The worker is for good: it is not asked back, and ends with what it is wanted for.
     dedicated: bool = False

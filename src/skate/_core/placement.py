@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from skate._core.resources import Amounts, reserved
+from skate._core.resources import PRECISION, Amounts, is_cpu, reserved
 
 #: What a node is taken for that has not run or received anything yet.
 TASK_S_AT_FIRST = 0.01
@@ -79,6 +79,8 @@ class Residents(msgspec.Struct):
     held: Amounts = msgspec.field(default_factory=dict)
     #: How many of them are to be spread.
     spread: int = 0
+    #: How many of them hold no CPU, and so are in no report.
+    without_cpu: int = 0
 
 
 NOBODY = Residents()
@@ -127,7 +129,10 @@ ANYWHERE = Where()
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
+    #: What a node must have in all, free or not.
     needs: Amounts
+    #: What must be free there to begin, if that is less: an actor without options holds nothing.
+    holds: Amounts | None = None
     inputs: Sequence[Input] = ()
     #: How long one takes, by experience; 0 if there is none.
     task_s: float = 0.0
@@ -148,6 +153,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             required=where.required,
             preferred=where.preferred,
         )
+
+    @property
+    def held(self) -> Amounts:
+        return self.needs if self.holds is None else self.holds
 
 
 class Nowhere(msgspec.Struct, frozen=True):
@@ -196,22 +205,45 @@ def order(
     if request.inputs:
         feasible = [node for node in feasible if node.can_ever_hold(request.inputs)] or feasible
     if request.spread and residents is not None:
-        return sorted(feasible, key=lambda node: _as_home(node, request.needs, residents.get(node.id, NOBODY)))
+        return sorted(feasible, key=lambda node: _as_home(node, request, residents.get(node.id, NOBODY)))
+    if residents is not None and not any(is_cpu(name) for name in request.held):
+        return sorted(feasible, key=lambda node: _without_cpu(node, request, residents.get(node.id, NOBODY)))
     if request.spread:
         return sorted(feasible, key=lambda node: (not node.fits(request.needs), _use_of(node), node.queued))
     # Resources that are taken are a queue too, if nobody stands in it yet.
     return sorted(feasible, key=lambda node: (wait_s(node, request) + _occupied_s(node, request.needs), _use_of(node)))
 
 
-def _as_home(node: NodeView, needs: Amounts, residents: Residents) -> tuple[bool, int, bool, float, int]:
+def _as_home(node: NodeView, request: Request, residents: Residents) -> tuple[bool, int, bool, float, int]:
     """For an actor that is to be spread the least is the best.
 
     What tasks have in use counts last: by the time that it is known here they may have ended, and the actor stays.
     """
+    is_full = _is_full(node, request.needs, residents)
+    return is_full, residents.spread, not node.fits(request.needs), _use_of(node), node.queued
+
+
+def _without_cpu(node: NodeView, request: Request, residents: Residents) -> tuple[bool, bool, float, float, int]:
+    """The same for an actor that holds no CPU, and so waits for no task.
+
+    Where no CPU is held, none is missing from any report: such actors would all go to the same node. So each counts as
+    if it used one CPU, beside those that tasks and other actors hold.
+    """
+    held = request.held
+    is_full = _is_full(node, held, residents)
+    cpus = node.total.get("CPU", 0)
+    in_use = max(cpus - node.available.get("CPU", 0), residents.held.get("CPU", 0))
+    load = (in_use + residents.without_cpu * PRECISION) / max(cpus, PRECISION)
+    return is_full, not node.fits(held), load, _use_of(node), node.queued
+
+
+def _is_full(node: NodeView, amounts: Amounts, residents: Residents) -> bool:
+    """Of bundles and of actors, whether or not the node has reported them."""
     kept = reserved(node.total)
-    left = {name: node.total.get(name, 0) - kept.get(name, 0) - residents.held.get(name, 0) for name in needs}
-    is_full = any(left[name] < amount for name, amount in needs.items())
-    return is_full, residents.spread, not node.fits(needs), _use_of(node), node.queued
+    return any(
+        node.total.get(name, 0) - kept.get(name, 0) - residents.held.get(name, 0) < amount
+        for name, amount in amounts.items()
+    )
 
 
 def _occupied_s(node: NodeView, needs: Amounts) -> float:

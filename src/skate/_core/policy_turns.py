@@ -65,7 +65,8 @@ class Demand(msgspec.Struct):
 
     @property
     def needs(self) -> Amounts:
-        """What must be free to grant it, though it may hold less then."""
+        """What the node must have in all, free or not. What must be free, and is held then, is `request`: an actor that
+        holds no CPU starts beside tasks that hold them all."""
         return self.to_place or self.request
 
 
@@ -176,8 +177,8 @@ class Turns:
 
     def choose_victims(self, demand: Demand, leases: Iterable[Lease], free: ResourcePool) -> list[Lease]:
         """Leases whose return lets `demand` be served, no more than it takes; [] if it has no right to as many."""
-        lacking = {name for name, amount in demand.needs.items() if free.available.get(name, 0) < amount}
-        if "GPU" in demand.needs:
+        lacking = {name for name, amount in demand.request.items() if free.available.get(name, 0) < amount}
+        if "GPU" in demand.request:
             lacking.add("GPU")  # there may be enough in sum, but no GPU with enough on it
         candidates = [
             lease
@@ -198,7 +199,7 @@ class Turns:
             count(taken, lease.owner, 1)
             count(taken, lease.cls, 1)
             after.give_back(lease.allocation, but_cpus=lease.blocked)
-            if after.fits(demand.needs):
+            if after.fits(demand.request):
                 return victims
         return []
 

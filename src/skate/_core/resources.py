@@ -112,7 +112,8 @@ def reserved(total: Amounts) -> Amounts:
     return amounts
 
 
-def _is_cpu(name: str) -> bool:
+def is_cpu(name: str) -> bool:
+    """Whether that resource is CPUs, of a node or of a bundle."""
     return name == "CPU" or name.startswith("CPU_group_")
 
 
@@ -238,16 +239,16 @@ class ResourcePool:
     def give_back(self, allocation: Allocation, *, but_cpus: bool = False) -> None:
         """The lease has ended. `but_cpus`: its CPUs were given back before."""
         amounts = allocation.amounts.items()
-        self._add([item for item in amounts if not _is_cpu(item[0])] if but_cpus else amounts, 1)
+        self._add([item for item in amounts if not is_cpu(item[0])] if but_cpus else amounts, 1)
         self._add_gpus(allocation, 1)
 
     def give_back_cpus(self, allocation: Allocation) -> None:
         """The task waits for others: its CPUs serve them meanwhile."""
-        self._add([item for item in allocation.amounts.items() if _is_cpu(item[0])], 1)
+        self._add([item for item in allocation.amounts.items() if is_cpu(item[0])], 1)
 
     def take_cpus_again(self, allocation: Allocation) -> None:
         """The task goes on, whether or not its CPUs are free: stopping it would free nothing."""
-        self._add([item for item in allocation.amounts.items() if _is_cpu(item[0])], -1)
+        self._add([item for item in allocation.amounts.items() if is_cpu(item[0])], -1)
 
     def _add(self, amounts: Iterable[tuple[str, int]], sign: int) -> None:
         available = self.available
@@ -271,7 +272,7 @@ class ResourcePool:
     def validate(self) -> None:
         for name, amount in self.available.items():
             assert amount <= self.total.get(name, 0), f"more {name} is free than there is: {self.available}"
-            assert amount >= 0 or _is_cpu(name), f"{name} was taken twice: {self.available}"
+            assert amount >= 0 or is_cpu(name), f"{name} was taken twice: {self.available}"
         assert all(0 <= free <= PRECISION for free in self.gpus), f"a GPU was taken twice: {self.gpus}"
         assert self.available.get("GPU", 0) == sum(self.gpus), f"{self.available} does not match {self.gpus}"
 

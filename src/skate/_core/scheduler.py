@@ -374,8 +374,8 @@ class Scheduler:
         reserved: Demand | None = None
         turns = Turns(self.shares, [d for d in self.demands.values() if d.feasible], now)
         for demand in turns:
-            leaving = reserved.needs if reserved is not None and demand.depth <= reserved.depth else None
-            if not free.fits(demand.needs, leaving):
+            leaving = reserved.request if reserved is not None and demand.depth <= reserved.depth else None
+            if not free.fits(demand.request, leaving):
                 if reserved is None and self.shares.is_overdue(demand, now):
                     reserved = demand
                 short.append(demand)
@@ -447,7 +447,7 @@ class Scheduler:
                 free.give_back(lease.allocation, but_cpus=lease.blocked)
                 turns.expected(lease)
         for demand in turns:
-            if not free.fits(demand.needs):
+            if not free.fits(demand.request):
                 victims = turns.choose_victims(demand, self.leases.values(), free)
                 if not victims:
                     continue
@@ -551,7 +551,7 @@ class Scheduler:
         for demand in self.demands.values():
             if not demand.feasible:
                 waits_for = "resources that this node does not have"
-            elif not free.fits(demand.needs):
+            elif not free.fits(demand.request):
                 waits_for = "resources that others hold"
             elif len(self.workers) >= self.config.workers_max:
                 waits_for = f"one of the node's {self.config.workers_max} workers, which are all in use"

@@ -285,4 +285,6 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
         has = ", ".join(_amount(kind, amount) for kind, amount in lacking.items())
         scope = _whole(runtime)
         return f"{name} waits for the actor {link.name}, which needs {needs}; {scope} has {has}: it can never run."
+    if demand["resources"] != demand["to_place"]:  # it holds less than its node must have
+        needs = f"a node with {needs}"
     return f"{name} waits for the actor {link.name} {again}: it needs {needs}, and waits for {demand['waits_for']}."
