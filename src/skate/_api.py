@@ -14,8 +14,9 @@ from skate._config import (
     STORE_BYTES_LEAST,
     cpu_count,
     default_store_bytes,
-    memory_bytes,
+    machine_bytes,
     node_resources,
+    store_warning,
     temporary_directory,
 )
 from skate._node import interpreter
@@ -92,12 +93,14 @@ def init(
     "address" that `init` returned there joins that one, and "host:port" the cluster whose head that is, through its
     node on this machine; "skate://host:port" is for machines that are no node of it. The environment variable
     SKATE_ADDRESS wins over "auto", and counts before "local" if no address is given.
-    num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs of the machine. labels: what they can
-    choose the node by.
-    object_store_memory: most bytes of shared memory for objects; by default 30 % of the machine's memory, taken as
-    needed. spill_directory: where objects go that do not fit; by default the directory for temporary files.
+    num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs that this process may use. labels: what
+    they can choose the node by.
+    object_store_memory: most bytes of shared memory for objects; by default 30 % of the memory of the machine or
+    the container, taken as needed. spill_directory: where objects go that do not fit; by default the directory for
+    temporary files.
     log_to_driver: whether what tasks print appears here.
-    memory_threshold: part of the machine's memory above which the newest task is ended; 1 switches that off.
+    memory_threshold: part of the memory of the machine, or of the container, above which objects go to disk and then
+    the newest task is ended; 1 switches that off.
     store_full_grace_s: how long an object waits for room in a full store before that is an error.
     infeasible_grace_s: how long a task that asks for more than there is may wait before that is an error.
     """
@@ -215,11 +218,15 @@ def _check_init(
             f"init(object_store_memory={object_store_memory!r}): it may be a number of bytes, "
             f"at least {STORE_BYTES_LEAST}."
         )
-    if object_store_memory is not None and object_store_memory > memory_bytes():
+    if object_store_memory is not None and object_store_memory > machine_bytes():
         raise ValueError(
-            f"init(object_store_memory={object_store_memory!r}): this machine has {memory_bytes()} bytes. Objects "
+            f"init(object_store_memory={object_store_memory!r}): this machine has {machine_bytes()} bytes. Objects "
             "that do not fit into the store are spilled to disk."
         )
+    if object_store_memory is not None and (warning := store_warning(int(object_store_memory))):
+        import warnings
+
+        warnings.warn(f"skate.init: {warning}", stacklevel=3)
     known = {
         "dashboard_host", "dashboard_port", "job_config", "local_mode", "logging_config", "allow_multiple",
     }  # fmt: skip

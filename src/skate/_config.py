@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from skate._limits import least_cpu_limit, least_memory_limit
+
 #: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
 STORE_PART = 0.3
 #: The smallest store that can be asked for.
@@ -13,30 +15,19 @@ STORE_BYTES_MIN = 64 << 20
 STORE_BYTES_MAX = 200 << 30
 
 
-def cpu_count() -> int:
-    """CPUs that this process may use: its affinity mask and the quota of its control group, whichever is less."""
-    count = len(os.sched_getaffinity(0))
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            count = min(count, max(1, int(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
-    return count
+def cpu_count(root: str = "/") -> int:
+    """CPUs that this process may use: its affinity mask, and the quotas of its control groups, whichever is least.
+
+    A quota of 1.5 CPUs counts as 2. What is read is read below `root`.
+    """
+    count = len(os.sched_getaffinity(0))  # the kernel leaves out what the cpuset of a control group forbids
+    limit = least_cpu_limit(root)
+    return count if limit is None else min(count, limit)
 
 
-def memory_bytes() -> int:
-    """Memory of the machine, or of the control group if that has less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-        if limit != "max":
-            total = min(total, int(limit))
-    except (OSError, ValueError):
-        pass
-    return total
+def machine_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def node_resources(given: Mapping[str, float] | None) -> dict[str, float]:
@@ -54,8 +45,27 @@ def node_resources(given: Mapping[str, float] | None) -> dict[str, float]:
     return resources
 
 
-def default_store_bytes() -> int:
-    return int(min(max(memory_bytes() * STORE_PART, STORE_BYTES_MIN), STORE_BYTES_MAX))
+def memory_bytes(root: str = "/") -> int:
+    """Memory that this process may use: that of the machine, or the smallest limit of its control groups."""
+    limit = least_memory_limit(root)
+    return machine_bytes() if limit is None else min(machine_bytes(), limit)
+
+
+def default_store_bytes(root: str = "/") -> int:
+    return int(min(max(memory_bytes(root) * STORE_PART, STORE_BYTES_MIN), STORE_BYTES_MAX))
+
+
+def store_warning(store_bytes: int, root: str = "/") -> str:
+    """What a user should know who asks for a store larger than the container; "" if it is not."""
+    limit = least_memory_limit(root)
+    if limit is None or store_bytes <= limit:
+        return ""
+    return (
+        f"object_store_memory is {store_bytes} bytes, and the control group (container) of this process may use "
+        f"{limit} bytes of memory in all. Objects are written to disk as soon as that memory is short, which is before "
+        f"the store is full. Leave object_store_memory out to have {default_store_bytes(root)} bytes here, or give the "
+        "container more memory."
+    )
 
 
 def temporary_directory() -> str:

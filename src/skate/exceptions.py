@@ -340,6 +340,7 @@ class OutOfMemoryError(SkateError):
         processes: Iterable[tuple[str, int, int]] = (),
         retries_used: int = 0,
         max_retries: int = 0,
+        group: str = "",
     ) -> None:
         self.task_name = task_name
         self.pid = pid
@@ -352,11 +353,16 @@ class OutOfMemoryError(SkateError):
         self.processes = tuple(processes)
         self.retries_used = retries_used
         self.max_retries = max_retries
-        share = f"memory stood at {used_bytes / total_bytes:.0%} of {_words.size(total_bytes)}" if total_bytes else ""
+        #: The folder of the control group (the container) that ran short; "" if the machine did.
+        self.group = group
+        whose = f" of the control group {group}" if group else ""
+        stood = f"memory{whose} stood at"
+        share = f"{stood} {used_bytes / total_bytes:.0%} of {_words.size(total_bytes)}" if total_bytes else ""
         share += (f"; the limit is {limit:.0%}." if limit else ".") if share else ""
         users = "\n".join(f"{_words.size(size):>10}  {name} (pid {owner})" for name, owner, size in self.processes)
+        short = "its container" if group else "the machine"
         text = _words.compose(
-            f"{_words.task(task_name)} was stopped because the machine was running out of memory.",
+            f"{_words.task(task_name)} was stopped because {short} was running out of memory.",
             what=f"the memory monitor ended {_words.process(pid, node)}.",
             why=share + (f"\nIt was used by:\n{users}" if users else ""),
             next="run fewer at a time: @remote(memory=<bytes that one needs>), or a larger num_cpus.\n"

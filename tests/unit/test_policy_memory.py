@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from skate._core.policy_memory import (
     FIRST_PAUSE_S,
     FORGIVEN_MAX,
     PAUSE_S_MAX,
+    PERIOD_S,
+    PERIOD_S_MIN,
     Candidate,
     MemoryKill,
     MemoryUse,
@@ -16,11 +20,21 @@ from skate._core.policy_memory import (
     format_bytes,
     is_largest,
     next_attempt,
+    next_look_s,
 )
 from skate._node.memory_monitor import MemoryMonitor
 from skate._node.memory_watch import KILL_PAUSE_S
 
 GIB = 1 << 30
+
+
+def test_memory_is_looked_at_more_often_when_little_is_left() -> None:
+    def pause(used_mib: int, total_mib: int) -> float:
+        return next_look_s(MemoryUse(used_mib << 20, total_mib << 20), 0.95)
+
+    assert pause(1_000, 64_000) == PERIOD_S
+    assert pause(450, 600) == pytest.approx(120 / 1024), "what a process could take meanwhile is there"
+    assert pause(569, 600) == pause(600, 600) == PERIOD_S_MIN
 
 
 def worker(pid: int, leased_at: float, rss: int = 0, *, blocked: bool = False) -> Candidate:
@@ -103,20 +117,20 @@ def machine(folder: Path, *, total_kb: int, available_kb: int, cgroup: str) -> N
 
 def test_a_machine_without_limits_counts_what_is_not_available(tmp_path: Path) -> None:
     machine(tmp_path, total_kb=1000, available_kb=250, cgroup="0::/\n")
-    use = MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup").read()
+    use = MemoryMonitor(str(tmp_path)).read()
     assert use == MemoryUse(750 * 1024, 1000 * 1024)
 
 
 def test_a_container_that_is_closer_to_its_limit_is_what_counts(tmp_path: Path) -> None:
     """cgroup v2; cached files do not count as used."""
     machine(tmp_path, total_kb=1000, available_kb=500, cgroup="0::/box\n")
-    box = tmp_path / "cgroup/box"
+    box = tmp_path / "sys/fs/cgroup/box"
     box.mkdir(parents=True)
     (box / "memory.max").write_text("100000\n")
     (box / "memory.current").write_text("95000\n")
     (box / "memory.stat").write_text("anon 5\ninactive_file 5000\n")
-    monitor = MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup")
-    assert monitor.read() == MemoryUse(90_000, 100_000)
+    monitor = MemoryMonitor(str(tmp_path))
+    assert monitor.read() == MemoryUse(90_000, 100_000, str(box))
     assert monitor.available_bytes() == 10_000
     (box / "memory.current").write_text("10000\n")
     assert monitor.read() == MemoryUse(500 * 1024, 1000 * 1024)
@@ -125,19 +139,19 @@ def test_a_container_that_is_closer_to_its_limit_is_what_counts(tmp_path: Path) 
 def test_older_containers_are_understood(tmp_path: Path) -> None:
     """cgroup v1, seen from inside, where the path of the host does not exist."""
     machine(tmp_path, total_kb=1000, available_kb=500, cgroup="5:memory:/docker/abc\n")
-    root = tmp_path / "cgroup/memory"
+    root = tmp_path / "sys/fs/cgroup/memory"
     root.mkdir(parents=True)
     (root / "memory.limit_in_bytes").write_text("200000\n")
     (root / "memory.usage_in_bytes").write_text("150000\n")
     (root / "memory.stat").write_text("cache 1\ntotal_inactive_file 0\n")
-    assert MemoryMonitor(f"{tmp_path}/proc", f"{tmp_path}/cgroup").read() == MemoryUse(150_000, 200_000)
+    assert MemoryMonitor(str(tmp_path)).read() == MemoryUse(150_000, 200_000, str(root))
 
 
 def test_no_limit_is_no_limit(tmp_path: Path) -> None:
     machine(tmp_path, total_kb=1000, available_kb=500, cgroup="0::/\n")
-    root = tmp_path / "cgroup"
-    root.mkdir()
+    root = tmp_path / "sys/fs/cgroup"
+    root.mkdir(parents=True)
     (root / "memory.max").write_text("max\n")
     (root / "memory.current").write_text("1\n")
     (root / "memory.stat").write_text("")
-    assert MemoryMonitor(f"{tmp_path}/proc", str(root)).read().total_bytes == 1000 * 1024
+    assert MemoryMonitor(str(tmp_path)).read().total_bytes == 1000 * 1024

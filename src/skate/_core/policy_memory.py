@@ -17,6 +17,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+#: How often memory is looked at while there are leases; more often, down to the second, when little is left: a process
+#: can take GROWTH_BYTES_PER_S, and a container of 300 MB would be full between two looks.
+PERIOD_S = 0.25
+PERIOD_S_MIN = 0.02
+GROWTH_BYTES_PER_S = 1 << 30
 #: Processes that are named when one is killed.
 PROCESSES_NAMED = 5
 #: Pause before a task is run again, doubled each time. The monitor looks again earlier: if one kill was not enough,
@@ -28,14 +33,26 @@ FORGIVEN_MAX = 10
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """Of the machine, or of the container if that has less."""
+    """Memory of the machine, or of the control group that is closer to its limit."""
 
     used_bytes: int
     total_bytes: int
+    #: The folder of that control group; "" for the machine.
+    group: str = ""
 
     @property
     def fraction(self) -> float:
         return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+def headroom(use: MemoryUse, threshold: float) -> int:
+    """Bytes that may still be taken before memory is short; negative if it is."""
+    return int(use.total_bytes * threshold) - use.used_bytes
+
+
+def next_look_s(use: MemoryUse, threshold: float) -> float:
+    """How long memory cannot become short, as far as one can know: then it is looked at again."""
+    return min(PERIOD_S, max(PERIOD_S_MIN, headroom(use, threshold) / GROWTH_BYTES_PER_S))
 
 
 class MemoryKill(msgspec.Struct, array_like=True, frozen=True):
@@ -88,8 +105,10 @@ def explain(victim: Candidate, use: MemoryUse, threshold: float, processes: Sequ
     """Why it was killed. `processes`: pid, name and resident bytes of the processes that were running."""
     largest = sorted(processes, key=lambda process: -process[2])[:PROCESSES_NAMED]
     users = ", ".join(f"{name} pid {pid}: {format_bytes(rss)}" for pid, name, rss in largest)
+    whose = f" of the control group {use.group}" if use.group else ""
     return (
-        f"memory: {format_bytes(use.used_bytes)} of {format_bytes(use.total_bytes)} were in use ({use.fraction:.0%}; "
+        f"memory: {format_bytes(use.used_bytes)} of {format_bytes(use.total_bytes)}{whose} were in use "
+        f"({use.fraction:.0%}; "
         f"the limit is {threshold:.0%}); this worker, pid {victim.pid}, held {format_bytes(victim.rss_bytes)} and was "
         f"started on its work last. Largest processes: {users}"
     )

@@ -8,7 +8,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from skate._core.policy_memory import PROCESSES_NAMED, Candidate, MemoryKill, choose_victim, explain, is_largest
+from skate._core.policy_memory import (
+    PERIOD_S_MIN,
+    PROCESSES_NAMED,
+    Candidate,
+    MemoryKill,
+    choose_victim,
+    explain,
+    is_largest,
+    next_look_s,
+)
 from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
 from skate._wire.loop import Timer
 from skate._wire.messages import PeerGone
@@ -16,8 +25,7 @@ from skate._wire.messages import PeerGone
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon
 
-#: How often memory is looked at while there are leases; and how long a kill is given to show in it.
-PERIOD_S = 0.25
+#: How long a kill is given to show in what is in use.
 KILL_PAUSE_S = 1.0
 
 
@@ -32,7 +40,7 @@ class MemoryWatch:
     def begin(self) -> None:
         """There is work: look from now on, until there is none."""
         if self._timer is None and self._daemon.config.memory_threshold < 1:
-            self._look_after(PERIOD_S)
+            self._look_after(PERIOD_S_MIN)
 
     def _look_after(self, pause_s: float) -> None:
         self._timer = self._daemon.loop.call_at(time.monotonic() + pause_s, self._look)
@@ -44,14 +52,15 @@ class MemoryWatch:
             return
         if self._monitor is None:
             self._monitor = MemoryMonitor()
-        pause_s = PERIOD_S
         use = self._monitor.read()
         threshold = daemon.config.memory_threshold
+        pause_s = next_look_s(use, threshold)
         if use.fraction > threshold:
             candidates = self._candidates()
             victim = choose_victim(candidates)
             if victim is not None:
-                users = largest_processes({pid: self._name(id) for id, pid in daemon.pids.items()}, PROCESSES_NAMED)
+                names = {pid: self._name(id) for id, pid in daemon.pids.items()}
+                users = largest_processes(names, PROCESSES_NAMED, use.group)
                 self._kills[victim.process_id] = MemoryKill(
                     use, threshold, [(name, pid, size) for pid, name, size in users], is_largest(victim, candidates)
                 )

@@ -537,6 +537,7 @@ class Submitter:
                 used_bytes=gone.memory.use.used_bytes,
                 total_bytes=gone.memory.use.total_bytes,
                 limit=gone.memory.limit,
+                group=gone.memory.use.group,
                 processes=[(working.get(pid, name), pid, size) for name, pid, size in gone.memory.users],
                 retries_used=used,
                 max_retries=entry.call.max_retries,

@@ -108,12 +108,12 @@ def size(text: str) -> int:
 
 
 def store_size(text: str) -> int:
-    from skate._config import STORE_BYTES_LEAST, memory_bytes
+    from skate._config import STORE_BYTES_LEAST, machine_bytes
 
     value = size(text)
-    if not STORE_BYTES_LEAST <= value <= memory_bytes():
+    if not STORE_BYTES_LEAST <= value <= machine_bytes():
         raise argparse.ArgumentTypeError(
-            f"{text} is {value} bytes; it may be from {STORE_BYTES_LEAST} to what this machine has, {memory_bytes()}."
+            f"{text} is {value} bytes; it may be from {STORE_BYTES_LEAST} to what this machine has, {machine_bytes()}."
         )
     return value
 

@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from skate._config import cpu_count, default_store_bytes, temporary_directory
+from skate._config import cpu_count, default_store_bytes, store_warning, temporary_directory
 from skate._control.main import ControlConfig
 from skate._node.launch import LaunchError, start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
@@ -402,6 +402,8 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
     if node["host"] != started.node_host:
         listens += f", and is reached at {show_address((node['host'], node['port']))}"
     lines.append(f"  node     {node['name']}: {', '.join(has)}; listens on {listens}")
+    if warning := store_warning(options.object_store_memory or 0):
+        lines.append(f"  note     {warning}")
     if source:
         lines.append(f"  token    {source if source != TOKEN_VARIABLE else f'from {TOKEN_VARIABLE}'}")
     lines.append(f"  logs     {log_directory()}")
