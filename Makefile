@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test bench clean
+.PHONY: help run test compat bench clean
 
 help:
 	@echo "make run                  set up $(VENV) and run examples/evolution.py"
 	@echo "make test                 set up $(VENV), then lint, check types and run the tests"
 	@echo "make test ARGS='-k wait'  the same, with arguments for pytest"
+	@echo "make compat               run libraries that were written for Ray, in an environment of their own"
 	@echo "make bench                compare with other systems, each in an environment of its own"
 	@echo "make bench PEERS=ray      compare with the systems named"
 	@echo "make clean                remove $(VENV) and everything else that was generated"
@@ -28,11 +29,15 @@ test: $(VENV)/.ready-test
 	$(BIN)/mypy --strict src
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
+# Libraries that were written for Ray, unchanged. torch first: a package that asks for any torch brings gigabytes.
+compat: $(VENV)-compat/.ready
+	SKATE_COMPAT=1 $(VENV)-compat/bin/python -m pytest tests/compat $(ARGS)
+
 bench:
 	$(PYTHON) bench/run.py $(if $(PEERS),--peers $(PEERS))
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png
+	rm -rf $(VENV) $(VENV)-compat build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per extra: written only after pip succeeded, so that an interrupted set-up is taken up again.
@@ -48,3 +53,10 @@ $(BIN)/python:
 	  echo "'$(PYTHON)' cannot make a virtual environment: its venv package is not installed." >&2; \
 	  echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)-compat/.ready: pyproject.toml tests/compat/requirements.txt tests/compat/requirements-without-ray.txt
+	$(PYTHON) -m venv --clear $(VENV)-compat
+	$(VENV)-compat/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.*'
+	$(VENV)-compat/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' -r tests/compat/requirements.txt
+	$(VENV)-compat/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/compat/requirements-without-ray.txt
+	@touch $@

@@ -12,7 +12,13 @@ import pytest
 PROGRAM_TIMEOUT_S = 40
 
 
-def run_program(program: str | Path, *, expect_code: int = 0, options: tuple[str, ...] = ()) -> tuple[str, str]:
+def run_program(
+    program: str | Path,
+    *,
+    expect_code: int = 0,
+    options: tuple[str, ...] = (),
+    timeout_s: float = PROGRAM_TIMEOUT_S,
+) -> tuple[str, str]:
     """Run a program in an interpreter of its own; its stdout and stderr. A script runs in the directory it lies in."""
     what = [program] if isinstance(program, Path) else ["-c", program]
     try:
@@ -22,7 +28,7 @@ def run_program(program: str | Path, *, expect_code: int = 0, options: tuple[str
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PROGRAM_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
