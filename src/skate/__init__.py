@@ -42,11 +42,14 @@ if TYPE_CHECKING:
     from skate import kv as kv
     from skate import pubsub as pubsub
     from skate import util as util
+
+    def as_ray(version: str | None = None) -> None:
+        """Have `import ray` find Skate; the module `skate.as_ray` can be called."""
 else:
 
     def __getattr__(name: str) -> Any:
-        """`skate.util`, `skate.kv` and `skate.pubsub` need no imports; they are loaded when they are first used."""
-        if name in ("kv", "pubsub", "util"):
+        """`skate.util` and a few others need no imports; they are loaded when they are first used."""
+        if name in ("as_ray", "kv", "pubsub", "util"):
             import importlib
 
             return importlib.import_module(f"skate.{name}")
@@ -64,6 +67,7 @@ __all__ = [
     "__version__",
     "actor",
     "as_completed",
+    "as_ray",
     "available_resources",
     "cancel",
     "cluster_resources",

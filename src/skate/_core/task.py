@@ -109,6 +109,8 @@ class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cwd: str = ""
     #: The driver again, also when that is gone: a submitted job may be several programs.
     program: bytes = b""
+    #: What `ray.__version__` says in the driver, if Skate has Ray's name there.
+    ray_version: str = ""
 
     def without_driver(self) -> Job:
         """For what goes on when the driver is gone."""

@@ -249,7 +249,8 @@ class Daemon:
         if process.worker is None:
             path, wants = tuple(message.sys_path), message.log_to_driver
             job_id, id = message.job_id or new_job_id(), process.id
-            process.job = Job(job_id, id, message.namespace, wants, path, message.cwd, program=id)
+            said = message.namespace, wants, path, message.cwd
+            process.job = Job(job_id, id, *said, program=id, ray_version=message.ray_version)
         else:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:

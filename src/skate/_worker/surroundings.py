@@ -50,6 +50,12 @@ def inherited_env() -> dict[str, str]:
     return variables
 
 
+def ray_version() -> str:
+    """What `ray.__version__` says in this process, if Skate has Ray's name here (`_alias/finder.py`); else empty."""
+    finder = sys.modules.get("skate._alias.finder")
+    return finder.active_version() if finder is not None else ""
+
+
 def set_job_path(path: Iterable[str]) -> None:
     job_path.clear()
     job_path.update(path)
@@ -71,6 +77,10 @@ def take_up(job: Job) -> None:
     first = [path for path in inherited_env().get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = dict.fromkeys([*first, *job.sys_path, *own])
     set_job_path(job.sys_path)
+    if job.ray_version:
+        from skate._alias.finder import activate
+
+        activate(job.ray_version)
     if job.cwd:
         try:
             os.chdir(job.cwd)

@@ -32,6 +32,8 @@ class Hello(Message, tag=1):
     namespace: str = ""
     #: The job that the driver is part of; empty: it is one of its own.
     job_id: bytes = b""
+    #: What `ray.__version__` says in the driver, if Skate has Ray's name there: its workers follow.
+    ray_version: str = ""
 
 
 class Welcome(Message, tag=2):
