@@ -88,11 +88,11 @@ def init(
         >>> with skate.init():          # shuts down at the end of the block
         ...     skate.get(f.remote())
 
-    address: with "local" a node is started here, which ends with this program unless it has detached actors. "auto"
-    joins the newest node that runs here: of a cluster (`skate start`), or one that is there because it has some; the
-    "address" that `init` returned there joins that one, and "host:port" the cluster whose head that is, through its
-    node on this machine; "skate://host:port" is for machines that are no node of it. The environment variable
-    SKATE_ADDRESS wins over "auto", and counts before "local" if no address is given.
+    address: with "local" a node is started here. It ends with the last program that uses it, and its detached actors
+    with it. "auto" joins the newest node that runs here: of a cluster (`skate start`), or one that another program has
+    started and that has detached actors. The "address" that `init` returned there joins that one, and "host:port" the
+    cluster whose head that is, through its node on this machine; "skate://host:port" is for machines that are no node
+    of it. The environment variable SKATE_ADDRESS wins over "auto", and counts before "local" if no address is given.
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs that this process may use. labels: what
     they can choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the memory of the machine or

@@ -1,4 +1,4 @@
-"""Actors that outlive the driver that made them, and the drivers that find them."""
+"""Detached actors: in a cluster they outlive the driver that made them, and a node of `init` takes them along."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import skate
 from programs import run_program
 from skate._node.lobby import enter
+from skate.cluster_utils import Cluster
 from skate.exceptions import ActorDiedError
 from waiting import wait_for
 
@@ -22,7 +23,7 @@ WITHIN_S = 20.0
 
 MAKE = """
 import os, signal, skate
-info = skate.init(num_cpus=2, namespace="place")
+info = skate.init(*{arguments}, namespace="place", **{options})
 
 @skate.remote
 class Counter:
@@ -36,16 +37,31 @@ assert skate.get([kept.add.remote(), left.add.remote()]) == [1, 1]
 print(info["address"], skate.get(kept.pid.remote()), skate.get(left.pid.remote()), flush=True)
 """
 
+#: On a node that the program starts itself.
+MAKE_ALONE = MAKE.format(arguments=[], options={"num_cpus": 2})
+
 Made = tuple[str, int, int]
+
+ENDS = ["", "os.kill(os.getpid(), signal.SIGKILL)", "raise SystemExit(0)", "skate.shutdown()"]
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Made]]:
-    """Runs a driver that makes a detached actor; ends the node in the end."""
+def cluster() -> Iterator[Cluster]:
+    """Nodes that outlive drivers."""
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 2}) as cluster:
+        yield cluster
+        skate.shutdown()
+
+
+@pytest.fixture
+def make(cluster: Cluster) -> Iterator[Callable[..., Made]]:
+    """Runs a driver that makes a detached actor in a cluster; the test ends the actor."""
     pids: list[int] = []
 
     def run(last_line: str = "", expect_code: int = 0) -> Made:
-        said, _ = run_program(MAKE + last_line, expect_code=expect_code)
+        program = MAKE.format(arguments=[cluster.address], options={})
+        said, complaints = run_program(program + last_line, expect_code=expect_code)
+        assert complaints == "", "nothing is lost that anybody would have to hear of"
         address, kept, left = said.split()
         pids.append(int(kept))
         return address, int(kept), int(left)
@@ -55,7 +71,7 @@ def make() -> Iterator[Callable[..., Made]]:
         wait_for(lambda pid=pid: not psutil.pid_exists(pid), WITHIN_S, "the detached actor to be gone")
 
 
-@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)", "raise SystemExit(0)", "skate.shutdown()"])
+@pytest.mark.parametrize("end", ENDS)
 def test_a_detached_actor_outlives_its_driver_and_the_next_one_finds_it(make: Callable[..., Made], end: str) -> None:
     address, kept, left = make(end, expect_code=-signal.SIGKILL if "SIGKILL" in end else 0)
     wait_for(lambda: not psutil.pid_exists(left), WITHIN_S, "the actor that is not detached to go")
@@ -68,6 +84,74 @@ def test_a_detached_actor_outlives_its_driver_and_the_next_one_finds_it(make: Ca
             assert skate.get(skate.remote(lambda x: x + 1).remote(1), timeout=WITHIN_S) == 2
     with skate.init(address, namespace="place"):
         skate.kill(skate.get_actor("kept"))
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_node_of_init_ends_with_its_last_driver_and_says_which_detached_actors_it_took_along(end: str) -> None:
+    said, complaints = run_program(MAKE_ALONE + end, expect_code=-signal.SIGKILL if "SIGKILL" in end else 0)
+    address, kept, left = said.split()
+    (line,) = complaints.splitlines()
+    assert "'kept' (Counter)" in line
+    assert "left" not in line, "that it ends with its program is no news"
+    assert "skate start" in line
+    for pid in (kept, left):
+        wait_for(lambda pid=pid: not psutil.pid_exists(int(pid)), WITHIN_S, "its actors to be gone")
+    with pytest.raises(ConnectionError, match="no running node"):
+        skate.init(address)
+
+
+def test_a_node_of_init_without_detached_actors_says_nothing_at_its_end() -> None:
+    program = MAKE_ALONE + "skate.kill(kept)\ntry: skate.get(kept.add.remote())\nexcept Exception: pass\n"
+    assert run_program(program)[1] == ""
+
+
+#: Goes on when it is told to: prints what the detached actor answers.
+JOIN = """
+import sys, skate
+skate.init(sys.argv[1], namespace="place")
+kept = skate.get_actor("kept")
+print("joined", flush=True)
+for line in sys.stdin:
+    print(skate.get(kept.add.remote()), skate.get(skate.remote(abs).remote(-1)), flush=True)
+"""
+
+
+class Program:
+    """A driver that ends when it is told to."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        print(file=self.process.stdin, flush=True)
+
+    def end(self) -> str:
+        """What it wrote to stderr."""
+        _, complaints = self.process.communicate(timeout=40)
+        assert self.process.returncode == 0, complaints
+        return complaints
+
+
+def test_a_node_of_init_ends_with_the_last_of_several_drivers() -> None:
+    first = Program(MAKE_ALONE + "import sys; sys.stdin.read()")
+    address, kept, left = first.says().split()
+    second = Program(JOIN, address)
+    assert second.says() == "joined"
+    assert first.end() == "", "the detached actor goes on"
+    wait_for(lambda: not psutil.pid_exists(int(left)), WITHIN_S, "what the first one left to be gone")
+    second.tell()
+    assert second.says() == "2 1", "the same actor, and workers for tasks"
+    assert psutil.pid_exists(int(kept))
+    assert "'kept' (Counter)" in second.end()
+    wait_for(lambda: not psutil.pid_exists(int(kept)), WITHIN_S, "the detached actor to be gone")
 
 
 @pytest.mark.parametrize("said", [b"", b"\xff" * 100], ids=["nothing", "garbage"])
@@ -84,16 +168,19 @@ def test_visitors_that_leave_before_they_said_who_they_are_do_no_harm(make: Call
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_the_command_line_tells_of_a_node_that_is_kept(make: Callable[..., Made], command: str, tmp_path: Path) -> None:
-    address, kept, _ = make()
+def test_the_command_line_tells_of_nodes_of_programs(command: str, tmp_path: Path) -> None:
+    drivers = [Program(MAKE_ALONE + "import sys; sys.stdin.read()") for _ in range(2)]
+    nodes = {psutil.Process(int(driver.says().split()[1])).parents()[1].pid for driver in drivers}
     said = subprocess.run(
         [sys.executable, "-m", "skate.cli", command],
         capture_output=True, text=True, check=False, env={**os.environ, "HOME": str(tmp_path)},
     )  # fmt: skip
-    (node,) = [parent for parent in psutil.Process(kept).parents() if f"kill {parent.pid}`" in said.stdout]
-    with skate.init(address):
-        assert skate.get_runtime_context().get_node_id() in address
-    os.kill(node.pid, signal.SIGTERM)
+    assert "Nothing runs" not in said.stdout, "over a list of what runs"
+    listed = {int(line.split()[1]) for line in said.stdout.splitlines() if line.startswith("  pid ")}
+    assert nodes <= listed
+    for driver in drivers:
+        driver.end()
+    assert all(not psutil.pid_exists(pid) for pid in nodes), "a program that has ended has waited for its node"
 
 
 def test_its_name_belongs_to_its_namespace(make: Callable[..., Made]) -> None:
@@ -123,7 +210,7 @@ def test_it_restarts_without_its_creator(make: Callable[..., Made]) -> None:
 
 MAKE_WITH_A_REFERENCE = """
 import os, skate
-info = skate.init(num_cpus=2, namespace="place")
+info = skate.init({address!r}, namespace="place")
 
 @skate.remote
 class Keeper:
@@ -135,8 +222,8 @@ print(info["address"], skate.get(kept.pid.remote()), flush=True)
 """
 
 
-def test_a_restart_whose_argument_went_with_its_creator_says_so() -> None:
-    said, _ = run_program(MAKE_WITH_A_REFERENCE)
+def test_a_restart_whose_argument_went_with_its_creator_says_so(cluster: Cluster) -> None:
+    said, _ = run_program(MAKE_WITH_A_REFERENCE.format(address=cluster.address))
     address, pid = said.split()
     with skate.init(address, namespace="place"):
         handle = skate.get_actor("kept")

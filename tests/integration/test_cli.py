@@ -337,7 +337,7 @@ def test_status_without_a_cluster(machine: Machine) -> None:
     assert "skate start --head" in done.out
     done = machine.skate("status", "--json")
     assert (done.code, json.loads(done.out)) == (NOTHING_RUNS, {"running": False})
-    machine.fails("list", "nodes", code=NOTHING_RUNS, says=["nothing runs here", "skate start --head"])
+    machine.fails("list", "nodes", code=NOTHING_RUNS, says=["no cluster", "skate start --head"])
 
 
 def test_tasks_name_a_node_by_its_address(machine: Machine, port: str) -> None:

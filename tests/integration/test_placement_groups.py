@@ -384,7 +384,7 @@ RESERVE = """
 import skate
 from skate.util.placement_group import placement_group
 
-info = skate.init(*{arguments}, namespace="place", **{options})
+skate.init({address!r}, namespace="place")
 
 @skate.remote(num_cpus=0)
 class Reserver:
@@ -394,7 +394,7 @@ class Reserver:
         return group
 
 reserver = Reserver.options(name="reserver", lifetime="detached").remote()
-print(info["address"], skate.get(reserver.reserve.remote()).id.hex())
+print(skate.get(reserver.reserve.remote()).id.hex())
 """
 
 
@@ -407,14 +407,17 @@ def test_groups_of_a_detached_actor_end_with_it_and_not_with_its_driver(
         skate.shutdown()
     else:
         arguments, options = [], {"num_cpus": 2}
-    address, early = run_program(RESERVE.format(arguments=arguments, options=options))[0].split()
-    with skate.init(address, namespace="place"):
+    with skate.init(*arguments, namespace="place", **options) as info:
+        opener = Resident.options(num_cpus=0, lifetime="detached").remote()  # others may join a node that has one
+        skate.get(opener.node_id.remote())
+        early = run_program(RESERVE.format(address=info["address"]))[0].strip()
         reserver = skate.get_actor("reserver")
         late = skate.get(reserver.reserve.remote(), timeout=20).id.hex()
         groups = placement_group_table()
         assert {id: groups[id]["state"] for id in groups} == {early: "CREATED", late: "CREATED"}
         skate.kill(reserver)
         wait_for(lambda: not placement_group_table(), 10, "the groups to go")
+        skate.kill(opener)
 
 
 def _ready(group: PlacementGroup) -> PlacementGroup:

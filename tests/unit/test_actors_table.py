@@ -910,3 +910,34 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 TestHistories = Histories.TestCase
+
+
+@pytest.mark.parametrize(
+    ("labels", "listed"),
+    [
+        (["A"], "actor A ends with"),
+        (["'a' (A)", "B"], "actors 'a' (A) and B end with"),
+        ([str(number) for number in range(8)], "actors 0, 1, 2, 3, 4 and 3 more end with"),
+    ],
+)
+def test_the_line_at_the_end_of_a_node_names_a_few_detached_actors(labels: list[str], listed: str) -> None:
+    said = core.ended_with_node(labels)
+    assert listed in said
+    assert said.count("\n") == 1
+    assert said.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("info", "state", "expected"),
+    [
+        (ActorInfo("A", detached=True), ALIVE, True),
+        (ActorInfo("A", "name", "space", detached=True), PENDING, True),
+        (ActorInfo("A"), ALIVE, False),
+        (ActorInfo("A", detached=True), DEAD, False),
+        (ActorInfo("A", detached=True), WAITING, False),  # dies with its creator, wherever it is
+        (ActorInfo("A", "_skate-store", detached=True), ALIVE, False),
+        (ActorInfo("A", "name", "_skate", detached=True), ALIVE, False),
+    ],
+)
+def test_only_detached_actors_of_users_are_named(info: ActorInfo, state: str, expected: bool) -> None:
+    assert core.is_kept_by_user(core.Actor(b"a", b"p", info, state)) is expected

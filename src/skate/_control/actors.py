@@ -39,7 +39,7 @@ class Outside(Protocol):
         """Whether it is not known to be dead. If it is not known at all, it will be, or `process_died` is called."""
 
     def outlives_drivers(self) -> None:
-        """There is a detached actor."""
+        """There is a detached actor, which other drivers may want to find."""
 
     def actor_died(self, actor: bytes) -> None:
         """For good."""
@@ -194,8 +194,9 @@ class ActorService:
             return wire.ActorState(id, core.DEAD, 0, b"", death)
         return wire.ActorState(id, actor.state, actor.lives, actor.worker, actor.death)
 
-    def has_detached(self) -> bool:
-        return any(actor.info.detached and actor.state != core.DEAD for actor in self.table.actors.values())
+    def detached(self) -> list[str]:
+        """What users call their detached actors that live."""
+        return [core.label(actor.info) for actor in self.table.actors.values() if core.is_kept_by_user(actor)]
 
     def detached_in(self, process_id: bytes) -> bytes:
         """The detached actor that runs in that process, if there is one."""

@@ -327,3 +327,35 @@ class ActorTable:
     def statistics(self) -> dict[str, int]:
         states = [actor.state for actor in self.actors.values()]
         return {f"actors_{state}": states.count(state) for state in (WAITING, PENDING, STARTING, ALIVE, DEAD)}
+
+
+# -- detached actors and the end of their node ---------------------------------------------------------------------
+
+#: Names and namespaces of actors that Skate's own libraries make begin with this.
+OWN_PREFIX = "_skate"
+#: Detached actors that the line at the end of a node names; it counts the others.
+NAMED_MAX = 5
+
+
+def is_kept_by_user(actor: Actor) -> bool:
+    """Whether it is a detached actor of a user that would live on if its node did."""
+    own = any(text.startswith(OWN_PREFIX) for text in actor.full_name)
+    return actor.info.detached and actor.state not in (WAITING, DEAD) and not own
+
+
+def label(info: ActorInfo) -> str:
+    """How a user recognises an actor: 'counter' (Counter), or just Counter if the actor has no name."""
+    return f"{info.name!r} ({info.class_name})" if info.name else info.class_name
+
+
+def ended_with_node(labels: list[str]) -> str:
+    """The line that the last driver of a node prints if detached actors end with it."""
+    named = labels[:NAMED_MAX]
+    if len(labels) > NAMED_MAX:
+        named.append(f"{len(labels) - NAMED_MAX} more")
+    listed = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
+    actors, end = ("actor", "ends") if len(labels) == 1 else ("actors", "end")
+    return (
+        f"skate: the detached {actors} {listed} {end} with the node: skate.init() started it, and its last program has "
+        "ended. Detached actors outlive programs on nodes that `skate start` has started.\n"
+    )

@@ -187,8 +187,9 @@ class Actors:
 
     # -- looking inside -----------------------------------------------------------------------------------------------
 
-    def has_detached(self) -> bool:
-        return self.service is not None and self.service.has_detached()
+    def detached(self) -> list[str]:
+        """What users call their detached actors that live and end with this node; none if it is part of a cluster."""
+        return self.service.detached() if self.service is not None else []
 
 
 def _needs(info: ActorInfo) -> Needs:

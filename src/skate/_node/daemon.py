@@ -14,8 +14,9 @@ Everything runs in one thread, on one event loop; with nothing to do it sleeps i
 A worker's end has one order of things, in `on_worker_exited`: hear what it still said, note what it printed last and
 which task it was in, take back its memory, tell its peers that it is gone, and only then let the scheduler go on.
 
-The daemon ends when its driver does (its channel ends, or the process is gone) or says so, and takes everything along;
-except for detached actors: while there are any the node stays, and other drivers can join it (`lobby.py`).
+A daemon that `init` started ends with its last driver (the driver says so, its channel ends, or its process is gone),
+and takes everything along, detached actors included; while it lives other drivers can join it (`lobby.py`). A daemon
+that `skate start` started outlives drivers, and so do the detached actors on it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from skate._control import commons
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
 from skate._core import lease_events as leases
+from skate._core.actors import ended_with_node
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
 from skate._core.resources import marks_of_node, to_floats, to_units
@@ -92,6 +94,8 @@ class Process:
         self.partial_timer: Timer | None = None
         #: That it works for.
         self.job = NO_JOB
+        #: A driver that said Shutdown, and waits for Goodbye.
+        self.leaves = False
 
 
 class Daemon:
@@ -183,8 +187,6 @@ class Daemon:
             self.loop.run_once(min((deadline for deadline in deadlines if deadline is not None), default=None))
             self._act_on_deadlines(time.monotonic())
             self.output.send()
-            if self._lobby is not None and not self._is_needed():
-                self._ended = True
         self._end()
 
     def _act_on_deadlines(self, now: float) -> None:
@@ -399,6 +401,7 @@ class Daemon:
 
     def _on_shutdown(self, process: Process, message: wire.Shutdown) -> None:
         if process.worker is None:
+            process.leaves = True
             self._on_driver_gone(process)
 
     def _on_demand(self, process: Process, message: wire.LeaseDemand) -> None:
@@ -507,7 +510,7 @@ class Daemon:
         self.post(leases.EnvironmentFailed(env, reason, final))
 
     def _on_driver_gone(self, process: Process) -> None:
-        """Its node ends with it, unless others need it."""
+        """A node that `init` started ends with its last driver."""
         if process.id not in self.processes:
             return
         if process.pidfd >= 0:  # otherwise it left before it had said who it is
@@ -515,7 +518,8 @@ class Daemon:
             os.close(process.pidfd)
         if self.neighbours is not None and process.ready:
             self.neighbours.job_ended(process.job)
-        if not self._is_needed(without=process):
+        others = any(other.worker is None and other is not process for other in self.processes.values())
+        if not (self._serves or others):
             self._ended = True
             return
         self.output.stop_listening(process)
@@ -541,11 +545,6 @@ class Daemon:
             self.neighbours.bridges.on_process_died(process.id)
             self.neighbours.transfers.on_process_died(process.id)
             self.neighbours.on_process_died(gone)
-
-    def _is_needed(self, without: Process | None = None) -> bool:
-        """Whether somebody is left who needs this node."""
-        drivers = any(process.worker is None and process is not without for process in self.processes.values())
-        return self._serves or drivers or self.actors.has_detached()
 
     # -- other nodes --------------------------------------------------------------------------------------------------
 
@@ -589,6 +588,11 @@ class Daemon:
     def _end(self) -> None:
         """Say what is left to say, and take everything along."""
         deadline = time.monotonic() + END_S
+        detached = self.actors.detached()
+        drivers = [process for process in self.processes.values() if process.worker is None]
+        if detached and not any(driver.leaves for driver in drivers):
+            # The last driver was killed. If it started this node, the daemon has its terminal.
+            sys.stderr.write(ended_with_node(detached))
         if self.neighbours is not None:
             self.neighbours.leave("it was ended")
         for process in self.processes.values():
@@ -596,13 +600,12 @@ class Daemon:
                 self.output.drain(process)
         self.pool.end(deadline)
         self.output.send_all()
-        for process in self.processes.values():
-            if process.worker is None:
-                self._take_leave(process.channel)
+        for driver in drivers:
+            self._take_leave(driver.channel, detached)
         self.store.close()
 
-    def _take_leave(self, channel: Channel) -> None:
-        channel.send(wire.Goodbye())
+    def _take_leave(self, channel: Channel, detached: list[str]) -> None:
+        channel.send(wire.Goodbye(detached=detached))
         give_up_at = time.monotonic() + LAST_LINES_S
         while channel.has_backlog and not channel.flush() and time.monotonic() < give_up_at:
             if not wait_writable(channel.fileno(), END_S):

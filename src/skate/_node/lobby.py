@@ -1,4 +1,4 @@
-"""Where later drivers come in: a node that outlives its driver, for the sake of detached actors, can be joined.
+"""Where other drivers come in: a node of `skate start`, and one of `init` once it has a detached actor, can be joined.
 
 The door is a UNIX socket in the abstract namespace of Linux: there is no file that could be left behind, and the kernel
 lists it for those who look. Anybody on the machine could knock, so each who does is asked, through the kernel, whose
@@ -119,7 +119,7 @@ def _doors() -> dict[str, str]:
 
 
 def nodes_of_programs() -> list[int]:
-    """Pids of the nodes of this user that no `skate start` has started: those that detached actors may keep."""
+    """Pids of the daemons of this user that `init` has started and that others can join."""
     pids = []
     for name in open_nodes():
         if "@" not in name:

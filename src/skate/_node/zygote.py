@@ -69,7 +69,7 @@ class Preload(msgspec.Struct, array_like=True, tag=2):
 
 
 class LetGo(msgspec.Struct, array_like=True, tag=3):
-    """The driver is gone and the node stays: let go of the driver's terminal, or whoever reads from it waits on."""
+    """The first driver is gone, and others use the node: let go of that driver's terminal, or its reader waits on."""
 
 
 # -- zygote → daemon ----------------------------------------------------------------------------------------------

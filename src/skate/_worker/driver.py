@@ -70,10 +70,15 @@ class Node:
         """End the runtime."""
         self.runtime.close()
         self._printer.flush()
+        detached, self.runtime.ended_with_node = self.runtime.ended_with_node, []
+        if detached:
+            from skate._core.actors import ended_with_node
+
+            sys.stderr.write(ended_with_node(detached))
 
 
 class JoinedNode(Node):
-    """A node that somebody else has started and that can be joined."""
+    """A node that another program or `skate start` has started."""
 
     def __init__(self, address: str, *, log_to_driver: bool, namespace: str) -> None:
         super().__init__(_enter(address), log_to_driver=log_to_driver, namespace=namespace)
@@ -153,8 +158,9 @@ def _enter(address: str) -> socket.socket:
         )
     raise ConnectionError(
         f"init(address={address!r}): there is no running node of this user to join.\n"
-        "  why:  a node ends with its driver, unless it has detached actors.\n"
-        "  next: leave the address out to start a node."
+        "  why:  a node that init() starts ends with its last driver, and opens to others with its first detached "
+        "actor.\n"
+        "  next: start one that stays with `skate start --head`, or leave the address out to start a node."
     )
 
 

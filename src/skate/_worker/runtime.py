@@ -135,6 +135,8 @@ class Runtime:
         self._keeping_house = False
         #: The node goes on without this driver.
         self.node_stays = False
+        #: What users call the detached actors that ended with the node of this driver.
+        self.ended_with_node: list[str] = []
         #: Messages with lines that workers printed.
         self._logs_heard = 0
         self.values = Values(self)
@@ -280,6 +282,7 @@ class Runtime:
             case m.Goodbye():
                 self._said_goodbye = True
                 self.node_stays = message.stays
+                self.ended_with_node = message.detached
             case _:
                 if self.executor is not None:
                     self.executor.on_control(message)

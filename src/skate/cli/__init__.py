@@ -7,7 +7,7 @@
 It keeps no state of its own: which processes were started here it reads from the kernel (`running.py`), everything else
 it asks the cluster (`asking.py`). Every command ends with one of these codes:
 
-    0  done      1  it failed, and says why      2  the command line is wrong      3  status: nothing runs here
+    0  done      1  it failed, and says why      2  the command line is wrong      3  status: no cluster runs here
 
 An error is one line that says what happened and why, and one that says what to do; never a traceback.
 """

@@ -45,7 +45,7 @@ def which_cluster(given: Address | None) -> Address:
     found = list(dict.fromkeys(process.cluster for process in reversed(find_running()) if process.cluster))
     if not found:
         raise Trouble(
-            "nothing runs here.",
+            "no cluster of `skate start` runs here.",
             "`skate start --head` starts a cluster, and --address HOST:PORT asks one that runs elsewhere.",
             exit_code=NOTHING_RUNS,
         )

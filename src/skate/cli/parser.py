@@ -162,7 +162,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog="example:\n"
         "  skate start --head && skate status && skate submit -- python program.py; skate stop\n\n"
         "skate COMMAND --help tells more of each. Exit codes: 0 done, 1 failed, 2 wrong command\n"
-        "line, 3 (status) nothing runs here.",
+        "line, 3 (status) no cluster runs here.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

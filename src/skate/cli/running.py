@@ -173,12 +173,13 @@ def look(pid: int) -> Running | None:
 
 
 def tell_of_programs() -> None:
-    """Those nodes are not ours to end; but whoever looks for what runs here wants to know of them."""
+    """List the nodes of `skate.init()` that others can join. They end with their programs, not by `stop`."""
     pids = nodes_of_programs()
     if pids:
-        print("\nNodes that skate.init() has started, and that others can join, because they have detached actors:")
+        print("\nNodes that programs have started with skate.init(), and that others can join, newest first:")
         for pid in pids:
-            print(f'  pid {pid}    skate.init("auto") joins the newest; `kill {pid}` ends it')
+            print(f"  pid {pid}    ends with the last program that uses it")
+        print('  skate.init("auto") joins the newest.')
 
 
 def wait_for_end(pidfds: list[int], timeout_s: float) -> list[int]:

@@ -33,7 +33,7 @@ def status(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"running": False}))
         else:
-            print("Nothing runs here.\n")
+            print("No cluster of `skate start` runs here.\n")
             print("  skate start --head             starts a cluster on this machine")
             print("  skate start --address H:P      joins one")
             print("  skate status --address H:P     asks one that runs elsewhere")

@@ -101,15 +101,17 @@ class Retire(Message, tag=7):
 
 
 class Shutdown(Message, tag=8):
-    """Driver → daemon: end everything of mine. The daemon flushes the log lines it has, sends Goodbye and exits, unless
-    detached actors or other drivers need the node."""
+    """Driver → daemon: end everything of mine. The daemon flushes the log lines it has and sends Goodbye. It exits,
+    unless another driver uses the node, or `skate start` started it."""
 
 
 class Goodbye(Message, tag=9):
     """Daemon → driver, its last message."""
 
-    #: The node goes on without this driver: detached actors live there, or another driver does.
+    #: The node goes on without this driver: another driver uses it, or `skate start` started it.
     stays: bool = False
+    #: What users call the detached actors that end with the node.
+    detached: list[str] = []
 
 
 class Logs(Message, tag=10):
