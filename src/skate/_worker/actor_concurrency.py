@@ -101,8 +101,7 @@ class Concurrency(abc.ABC):
             data = serialize_scalar(value)
             if len(data) <= INLINE_BYTES_MAX:
                 return Result(task.id, data)
-        values = executor.split(value, 1 if extra is None else extra.num_returns)
-        return executor.store_results(peer, task, extra, values)
+        return executor.store_returns(peer, task, extra, value)
 
     def _group_of(self, task: Task) -> str:
         extra = task.extra
@@ -282,7 +281,7 @@ class AsyncCalls(Concurrency):
                 if inspect.isawaitable(value):
                     value = await value
                 if hasattr(value, "__aiter__"):
-                    value = [item async for item in value]
+                    value = await _as_plain(value, extra)
                 if extra is not None and extra.generator == "dynamic":
                     result = executor.producer.dynamic(peer, task, extra, value)
                 else:
@@ -506,6 +505,33 @@ async def _as_async(generator: Any) -> Any:
     finally:
         if hasattr(generator, "close"):  # a list has none
             generator.close()
+
+
+async def _as_plain(items: Any, extra: Extra | None) -> Any:
+    """What an async generator yields, for num_returns="dynamic" and numbers: a list; with a number of returns a
+    generator, which at its end raises what the async one raised."""
+    if extra is None or extra.generator or extra.num_returns < 2:
+        return [item async for item in items]
+    values: list[Any] = []
+    error: BaseException | None = None
+    try:
+        async for item in items:
+            values.append(item)
+            if len(values) > extra.num_returns:  # one more than wanted: `several` warns of it
+                if hasattr(items, "aclose"):
+                    await items.aclose()
+                break
+    except (asyncio.CancelledError, *EXITS):
+        raise
+    except BaseException as raised:  # noqa: BLE001 - it becomes the value of the returns that are missing
+        error = raised
+
+    def again() -> Any:
+        yield from values
+        if error is not None:
+            raise error
+
+    return again()
 
 
 def _on_error_in_background(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ INSIST_S, INSIST_S_MAX = 0.05, 1.0
 #: Longest time that the children of a cancelled task wait for the interrupt to reach it: it may be in C code.
 CHILDREN_WAIT_S = 1.0
 #: Functions of ours that call user code: an exception there is an exception of the task.
-_RUNS_USER_CODE = frozenset({"_execute", "stream", "dynamic", "split"})
+_RUNS_USER_CODE = frozenset({"_execute", "stream", "dynamic", "several"})
 
 
 class Cancellation:

@@ -426,7 +426,7 @@ class Executor:
                 return produce(peer, task, extra, function(*args, **kwargs))
             value = function(*args, **kwargs)
             del args, kwargs  # so that what the task does not keep is gone before `kept` is decided
-            return self.store_results(peer, task, extra, self.split(value, extra.num_returns))
+            return self.store_returns(peer, task, extra, value)
         except TaskInterrupt:
             return self.interrupted(peer, task)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes the task's result
@@ -439,6 +439,16 @@ class Executor:
             return self.failed(peer, task, error)
 
     def failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
+        failure, inside = self.failure_of(task, error)
+        arguments = task.extra.refs if task.extra is not None else []
+        kept = self.settle(peer, arguments, inside) if arguments or inside else []
+        left = self.storing.pop(task.id, 0)
+        if not kept and not inside and not left:
+            return Result(task.id, failure)
+        return Result(task.id, failure, ResultExtra(kept=kept, contained=[inside] if inside else [], left=left))
+
+    def failure_of(self, task: Task, error: BaseException) -> tuple[Failure, list[RefInfo]]:
+        """What a task raised, as a value; and the references inside it, which are held for the result."""
         if type(error) is WrongReturn:
             error = ValueError(str(error))  # without a traceback: only our own frames would be in it
         with collecting_refs() as refs:
@@ -447,13 +457,7 @@ class Executor:
             self.hold_for_result(task.id, refs)
         # Frames hold what the task had; they are described in the failure. Not by assignment: a class may forbid that.
         BaseException.with_traceback(error, None)
-        inside = [RefInfo(ref._id, ref._owner) for ref in refs]
-        arguments = task.extra.refs if task.extra is not None else []
-        kept = self.settle(peer, arguments, inside) if arguments or inside else []
-        left = self.storing.pop(task.id, 0)
-        if not kept and not inside and not left:
-            return Result(task.id, failure)
-        return Result(task.id, failure, ResultExtra(kept=kept, contained=[inside] if inside else [], left=left))
+        return failure, [RefInfo(ref._id, ref._owner) for ref in refs]
 
     def interrupted(self, peer: Peer, task: Task) -> Result:
         """It was cancelled while it ran; references that it was given may be where it has put them."""
@@ -516,12 +520,18 @@ class Executor:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def split(self, value: Any, num_returns: int) -> list[Any]:
+    def store_returns(self, peer: Peer, task: Task, extra: Extra | None, value: Any) -> Result:
+        """What a function returned, as the result of its task."""
+        if extra is not None and extra.num_returns > 1 and inspect.isgenerator(value):
+            return self.producer.several(peer, task, extra, value)
+        return self.store_results(peer, task, extra, self._split(value, 1 if extra is None else extra.num_returns))
+
+    def _split(self, value: Any, num_returns: int) -> list[Any]:
         if num_returns == 1:
             return [value]
         if num_returns == 0:
             return [None]
-        values = list(value) if isinstance(value, (tuple, list)) or inspect.isgenerator(value) else None
+        values = list(value) if isinstance(value, (tuple, list)) else None
         if values is None or len(values) != num_returns:
             got = f"{len(values)} values" if values is not None else f"a {type(value).__name__}"
             raise WrongReturn(

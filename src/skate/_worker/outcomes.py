@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from skate._core.ids import node_of, return_id
+from skate._core.ids import node_of, place_of, return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import Failure, RefInfo, Result, Task
 from skate._serialize.failures import error_of, failure_of
@@ -91,9 +91,28 @@ class Outcomes:
             self._runtime.copies.learn(entry.task.extra.reads, node_of(peer.process_id))
         contained = extra.contained if extra is not None else []
         values = [result.value, *(extra.more if extra is not None else ())]
+        if type(values[-1]) is Failure:
+            self._finish_in_part(peer, id, entry, values, contained)
+            return
         if pending is not None and pending.stream is not None:
             pending.stream.on_end(extra.items if extra is not None else 0)
         self._settle_values(id, entry, values, contained, node_of(peer.process_id))
+
+    def _finish_in_part(
+        self, peer: Peer, id: bytes, entry: Entry, values: list[Any], contained: list[list[RefInfo]]
+    ) -> None:
+        """A generator with num_returns=n raised: the last of the values is the error, and the returns from there on."""
+        node, made, wanted = node_of(peer.process_id), len(values) - 1, entry.call.num_returns
+        if self._may_retry(entry, values[-1]):
+            self.note_left(entry, node, made)
+            for refs in contained:
+                self._runtime.borrowing.decline(refs)
+            self._retry(id, entry)
+            return
+        if entry.pending is not None and node in entry.pending.left:
+            # An earlier attempt may have come further, on the same node.
+            self._runtime.store.free([(return_id(id, index), place_of(node, 0)) for index in range(made, wanted)])
+        self._settle_values(id, entry, values + values[-1:] * (wanted - len(values)), contained, node)
 
     def _settle_values(
         self, id: bytes, entry: Entry, values: list[Any], contained: list[list[RefInfo]], made_on: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,16 @@ from skate._core.ids import return_id
 from skate._core.task import Extra, RefInfo, Result, ResultExtra, Task
 from skate._serialize.values import NONE
 from skate._wire import messages as m
+from skate._worker.actor_process import EXITS
 from skate._worker.peers import Peer
+from skate.exceptions import TaskInterrupt
 
 if TYPE_CHECKING:
     from skate._worker.execute import Executor
     from skate._worker.runtime import Runtime
+
+
+log = logging.getLogger("skate")
 
 
 class WrongReturn(ValueError):
@@ -28,6 +34,8 @@ class Producer:
         #: Of each generator that runs: how many items its consumer has taken.
         self._consumed: dict[bytes, int] = {}
         self._closed: set[bytes] = set()
+        #: Functions whose generators made more than num_returns says, and were reported.
+        self._reported: set[bytes] = set()
         #: Called, by whoever reads, when the consumer of a generator took something or is gone.
         self.on_news: Callable[[bytes], None] = lambda id: None
 
@@ -104,6 +112,62 @@ class Producer:
         finally:
             self.end(id)
         return self.result(peer, task, extra, index)
+
+    # -- num_returns=n -------------------------------------------------------------------------------------------------
+
+    def several(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
+        """Each value that the generator yields is one of the n returns. If the generator raises, or ends too early, the
+        values so far are kept, and the error is what the other returns are. What it does beyond n values is reported,
+        and changes nothing."""
+        executor, wanted = self._executor, extra.num_returns
+        exits = EXITS if executor.actor is not None else ()
+        stored: list[Any] = []
+        contained: list[list[RefInfo]] = []
+        try:
+            for value in generator:
+                index = len(stored)
+                if index == wanted:
+                    self._report(task, f"yielded more than {wanted} values; the first {wanted} are its returns")
+                    generator.close()
+                    break
+                executor.storing[task.id] = index + 1
+                data, refs = executor.store_value(peer, return_id(task.id, index) if index else task.id, value)
+                del value
+                stored.append(data)
+                contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
+                if refs:
+                    executor.hold_for_result(task.id, refs)
+            if len(stored) < wanted:
+                raise WrongReturn(
+                    f"{executor.task_name()} has num_returns={wanted}, so it must yield that many values; it yielded "
+                    f"{len(stored)}."
+                )
+        except (TaskInterrupt, *exits):
+            raise
+        except BaseException as error:
+            if not stored:
+                raise
+            if len(stored) < wanted:
+                failure, inside = executor.failure_of(task, error)
+                stored.append(failure)
+                contained.append(inside)
+            else:
+                self._report(task, f"raised after its {wanted} values, which are its returns", error)
+        returned = [ref for refs in contained for ref in refs]
+        kept = executor.settle(peer, extra.refs, returned) if extra.refs or returned else []
+        executor.storing.pop(task.id, None)
+        return Result(
+            task.id, stored[0], ResultExtra(more=stored[1:], contained=contained if returned else [], kept=kept)
+        )
+
+    def _report(self, task: Task, what: str, error: BaseException | None = None) -> None:
+        """Once for each function: a loop over it would fill the driver's terminal."""
+        if task.fn not in self._reported:
+            self._reported.add(task.fn)
+            wanted = task.extra.num_returns if task.extra is not None else 1
+            log.warning(
+                "%s, a generator with num_returns=%d, %s.", self._executor.task_name(), wanted, what, exc_info=error
+            )
 
     # -- num_returns="dynamic" -----------------------------------------------------------------------------------------
 
