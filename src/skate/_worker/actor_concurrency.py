@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core.task import Extra, Result, Task
@@ -228,6 +228,10 @@ class AsyncCalls(Concurrency):
             tidied.add_done_callback(lambda _: self._loop.stop())
             while not tidied.done():
                 self._loop.run_forever()
+
+    def complete(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run a last coroutine to its end, after `run`. In the main thread."""
+        self._loop.run_until_complete(coroutine)
 
     def stop(self) -> None:
         self._stopping = True

@@ -11,7 +11,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import inspect
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -165,12 +167,29 @@ class ActorProcess:
             self._executor.retire()
 
     def say_farewell(self) -> None:
-        """The end of the program, as far as the instance can see: it is let go, and exit handlers run."""
+        """The end of the program, as far as the instance can see: it may tidy up, is let go, and exit handlers run."""
+        self._shut_down()
         self._executor.functions.serve_nobody()
         self.instance = None
         gc.collect()
         with contextlib.suppress(Exception):  # they are printed by Python
             atexit._run_exitfuncs()
+
+    def _shut_down(self) -> None:
+        """Call `__ray_shutdown__`, if the class has it. Whatever that raises is printed, and the actor still ends."""
+        shut_down = getattr(type(self.instance), "__ray_shutdown__", None)
+        if shut_down is None:
+            return
+        try:
+            result = shut_down(self.instance)
+            if inspect.iscoroutine(result):
+                from skate._worker.actor_concurrency import AsyncCalls
+
+                # A class with a coroutine among its methods is an async actor.
+                assert isinstance(self.concurrency, AsyncCalls)
+                self.concurrency.complete(result)
+        except BaseException:  # noqa: BLE001 - there is no caller to whom it could be raised
+            traceback.print_exc()
 
     # -- methods that every actor has ----------------------------------------------------------------------------------
 
