@@ -38,22 +38,71 @@ from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __version__ = VERSION
 
+#: Values of `skate.get_runtime_context().worker.mode`: a driver, a worker, and what only Ray has.
+SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
+
 if TYPE_CHECKING:
+    from logging import Logger
+
+    from skate import ids as ids
     from skate import kv as kv
     from skate import pubsub as pubsub
     from skate import util as util
+    from skate.ids import ActorClassID as ActorClassID
+    from skate.ids import ActorID as ActorID
+    from skate.ids import ClusterID as ClusterID
+    from skate.ids import FunctionID as FunctionID
+    from skate.ids import JobID as JobID
+    from skate.ids import NodeID as NodeID
+    from skate.ids import ObjectID as ObjectID
+    from skate.ids import PlacementGroupID as PlacementGroupID
+    from skate.ids import TaskID as TaskID
+    from skate.ids import UniqueID as UniqueID
+    from skate.ids import WorkerID as WorkerID
+
+    logger: Logger
 
     def as_ray(version: str | None = None) -> None:
         """Have `import ray` find Skate; the module `skate.as_ray` can be called."""
 else:
+    #: Modules that need no import, and names of other modules: both are loaded when they are first used.
+    _MODULES = frozenset({"as_ray", "ids", "kv", "pubsub", "util"})
+    _HOMES = {
+        **dict.fromkeys(
+            (
+                "ActorClassID",
+                "ActorID",
+                "ClusterID",
+                "FunctionID",
+                "JobID",
+                "NodeID",
+                "ObjectID",
+                "PlacementGroupID",
+                "TaskID",
+                "UniqueID",
+                "WorkerID",
+            ),
+            "skate.ids",
+        ),
+    }
 
     def __getattr__(name: str) -> Any:
-        """`skate.util` and a few others need no imports; they are loaded when they are first used."""
-        if name in ("as_ray", "kv", "pubsub", "util"):
+        if name in _MODULES:
             import importlib
 
             return importlib.import_module(f"skate.{name}")
-        raise AttributeError(f"module 'skate' has no attribute {name!r}")
+        if name in _HOMES:
+            import importlib
+
+            found = getattr(importlib.import_module(_HOMES[name]), name)
+        elif name == "logger":
+            import logging
+
+            found = logging.getLogger("skate")
+        else:
+            raise AttributeError(f"module 'skate' has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
 
 __all__ = [

@@ -38,13 +38,6 @@ LOOK_AGAIN_S_MAX = 0.02
 _METHOD_OPTIONS = "__skate_method_options__"
 
 
-class ActorID(bytes):
-    """The id of an actor: `handle._actor_id.hex()`."""
-
-    def binary(self) -> bytes:
-        return bytes(self)
-
-
 # --- what a handle knows of a class -----------------------------------------------------------------------------------
 
 
@@ -375,6 +368,8 @@ class Actor(Generic[T]):
     """
 
     def __init__(self, actor_id: bytes, owner: bytes, about: bytes, ref: ObjectRef[Any] | None) -> None:
+        from skate.ids import ActorID  # 0.4 ms of every start, and many programs have no actor
+
         self._actor_id = ActorID(actor_id)
         self._owner = owner
         self._about = about

@@ -9,6 +9,7 @@ of anything, with any lock held.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
@@ -16,14 +17,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from skate._core.ids import short, task_of
+from skate._core.ids import OBJECT_BYTES, PROCESS_BYTES, short, task_of
 
 if TYPE_CHECKING:
+    import asyncio
     from concurrent.futures import Future
 
     from skate._worker.runtime import Runtime
+    from skate.ids import JobID, TaskID
 
 T = TypeVar("T", covariant=True)
+_NIL = b"\xff" * OBJECT_BYTES
+#: The owner of what does not exist: no process has this id, so whoever asks for it hears that it has ended.
+_NO_PROCESS = b"\xff" * PROCESS_BYTES
 
 #: Ids of references that were dropped, once for each reference. Drained by the runtime.
 dropped: deque[bytes] = deque()
@@ -58,16 +64,74 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
     def binary(self) -> bytes:
         return self._id
 
-    def task_id(self) -> bytes:
+    @classmethod
+    def size(cls) -> int:
+        """The number of bytes of the id of an object."""
+        return OBJECT_BYTES
+
+    @classmethod
+    def nil(cls) -> ObjectRef[Any]:
+        """A reference to no object, for programs that want one where a reference is expected."""
+        return ObjectRef(_NIL, _NO_PROCESS)
+
+    def is_nil(self) -> bool:
+        return self._id == _NIL
+
+    @classmethod
+    def from_random(cls) -> ObjectRef[Any]:
+        """A reference to an object that does not exist."""
+        return ObjectRef(os.urandom(OBJECT_BYTES), _NO_PROCESS)
+
+    @classmethod
+    def from_binary(cls, id_bytes: bytes) -> ObjectRef[Any]:
+        """A reference by the id of an object that this process knows.
+
+        An id alone does not keep an object, so a reference to an unknown object can be compared and printed, and
+        `get` of it raises ObjectLostError. To send references, send the references themselves.
+        """
+        if not isinstance(id_bytes, bytes) or len(id_bytes) != OBJECT_BYTES:
+            raise ValueError(f"ObjectRef: {id_bytes!r} is no id of an object, which is made of {OBJECT_BYTES} bytes.")
+        known = None if id_bytes == _NIL else _find(id_bytes)
+        return _Uncounted(id_bytes, _NO_PROCESS) if known is None else known
+
+    @classmethod
+    def from_hex(cls, hex_id: str) -> ObjectRef[Any]:
+        """The same by hexadecimal digits, as `ref.hex()` writes them."""
+        try:
+            id = bytes.fromhex(hex_id)
+        except ValueError:
+            raise ValueError(f"ObjectRef.from_hex({hex_id!r}): these are no hexadecimal digits.") from None
+        return cls.from_binary(id)
+
+    def task_id(self) -> TaskID:
         """The id of the task that makes the object."""
-        return task_of(self._id)
+        from skate.ids import TaskID
+
+        return TaskID(task_of(self._id))
+
+    def job_id(self) -> JobID:
+        """The id of the job that this process works for. The id of an object does not tell who made it."""
+        from skate.ids import JobID
+
+        return JobID(current_runtime().welcome.job_id)
+
+    def owner_address(self) -> bytes:
+        """The id of the process that owns the object."""
+        return self._owner
+
+    def call_site(self) -> str:
+        """Where the reference was made: always empty, because Skate does not note it."""
+        return ""
 
     def future(self) -> Future[T]:
         """A `concurrent.futures.Future` that gets the value or the error."""
         return current_runtime().futures.future(self)
 
-    def as_future(self) -> Future[T]:
-        return self.future()
+    def as_future(self) -> asyncio.Future[T]:
+        """The same for `asyncio`: a future of the event loop that runs in this thread."""
+        import asyncio
+
+        return asyncio.wrap_future(self.future())
 
     def __await__(self) -> Generator[Any, None, T]:
         return current_runtime().futures.awaitable(self).__await__()
@@ -79,7 +143,7 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         return hash(self._id)
 
     def __repr__(self) -> str:
-        return f"ObjectRef({short(self._id)})"
+        return f"ObjectRef({'nil' if self._id == _NIL else short(self._id)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         sink = _sinks.refs
@@ -94,6 +158,19 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     def __deepcopy__(self, memo: object) -> ObjectRef[T]:
         return self
+
+
+class _Uncounted(ObjectRef[Any], frozen=True, gc=False, eq=False):
+    """A reference that was made of an unknown id. It was never counted, so its end is of no interest either."""
+
+    def __del__(self) -> None:
+        pass
+
+
+def _find(id: bytes) -> ObjectRef[Any] | None:
+    """One more reference to an object that this process knows; None if there is no such object, or no runtime."""
+    runtime = _runtime_or_none()
+    return runtime.find(id) if runtime is not None else None
 
 
 class _Sinks(threading.local):
@@ -126,12 +203,14 @@ def _load_ref(id: bytes, owner: bytes) -> ObjectRef[Any]:
 
 #: Set by the module that knows which runtime this process has; kept here so that imports point inwards.
 _accessor: Callable[[], Runtime]
+_runtime_or_none: Callable[[], Runtime | None]
 
 
 def current_runtime() -> Runtime:
     return _accessor()
 
 
-def set_runtime_accessor(accessor: Callable[[], Runtime]) -> None:
-    global _accessor
+def set_runtime_accessor(accessor: Callable[[], Runtime], runtime_or_none: Callable[[], Runtime | None]) -> None:
+    global _accessor, _runtime_or_none
     _accessor = accessor
+    _runtime_or_none = runtime_or_none

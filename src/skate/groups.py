@@ -10,7 +10,6 @@ Also to be had from `skate.util` and `skate.util.placement_group`, where program
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from skate._options import task_options
 from skate._remote_function import RemoteFunction
 from skate._wire.messages import CreateGroup, RemoveGroup
 from skate._worker.current import get_runtime
+from skate.ids import PlacementGroupID
 from skate.strategies import PlacementGroupSchedulingStrategy
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-ID_BYTES = 12
 _STATES = {"ready": "CREATED", "rescheduling": "RESCHEDULING"}
 
 
@@ -41,7 +40,7 @@ class PlacementGroup:
     """A handle to a group; to be passed to tasks and actors, and compared."""
 
     def __init__(self, id: bytes, bundles: Sequence[Mapping[str, float]]) -> None:
-        self.id = id
+        self.id = PlacementGroupID(id)
         self._bundles = [dict(bundle) for bundle in bundles]
 
     @property
@@ -116,10 +115,12 @@ def placement_group(
     if lifetime not in (None, "detached"):
         raise ValueError(f"placement_group(lifetime={lifetime!r}): it may be 'detached', or left out.")
     runtime = get_runtime()
-    group = PlacementGroup(os.urandom(ID_BYTES), bundles)
+    group = PlacementGroup(PlacementGroupID.from_random(), bundles)
     detached = lifetime == "detached"
     answer = runtime.request(
-        lambda number: CreateGroup(number, group.id, group.bundle_specs, strategy, name, detached, runtime.driver_id)
+        lambda number: CreateGroup(
+            number, group.id.binary(), group.bundle_specs, strategy, name, detached, runtime.driver_id
+        )
     )
     if answer.body.get("taken"):
         raise ValueError(
@@ -132,7 +133,7 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
     """Give its bundles back. Tasks and actors in it are ended."""
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group({placement_group!r}): it is no placement group.")
-    get_runtime().send(RemoveGroup(placement_group.id))
+    get_runtime().send(RemoveGroup(placement_group.id.binary()))
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:

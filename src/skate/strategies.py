@@ -103,7 +103,7 @@ class PlacementGroupSchedulingStrategy(Strategy):
         self.placement_group_capture_child_tasks = bool(placement_group_capture_child_tasks)
 
     def where(self) -> Where:
-        return Where(captures=self.placement_group.id) if self.placement_group_capture_child_tasks else ANYWHERE
+        return Where(captures=bytes(self.placement_group.id)) if self.placement_group_capture_child_tasks else ANYWHERE
 
     def named(self, resources: dict[str, float]) -> dict[str, float]:
         """The resources by the names that they have in the group. Raises ValueError if none of its bundles has them."""

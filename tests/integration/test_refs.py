@@ -91,6 +91,61 @@ def test_a_reference_is_typed_and_has_ids() -> None:
     assert skate.ObjectRef[int]  # may be written in annotations
 
 
+def test_a_reference_by_id_counts_like_any_other() -> None:
+    ref = skate.put([1, 2])
+    same = skate.ObjectRef.from_hex(ref.hex())
+    del ref
+    gc.collect()
+    skate.get(skate.put(0))
+    assert skate.get(same) == [1, 2]
+    assert same.job_id().hex() == skate.get_runtime_context().get_job_id()
+    assert same.owner_address().hex() == skate.get_runtime_context().get_worker_id()
+
+
+def test_a_reference_to_an_unknown_id_takes_nothing_from_one_that_arrives_later() -> None:
+    """It is not counted, so its end must not be counted either."""
+    maker = skate.remote(lambda: [skate.put("value")]).remote()
+    (inner,) = skate.get(maker)
+    digits = inner.hex()
+    del inner, maker
+    gc.collect()
+    wait_for(lambda: objects_here() == 0, FREED_WITHIN_S, "the objects to be freed")
+    unknown = skate.ObjectRef.from_hex(digits)
+    ref = skate.put("mine")
+    current.get_runtime().table.entries[bytes.fromhex(digits)] = current.get_runtime().table.entries[ref.binary()]
+    try:
+        del unknown
+        gc.collect()
+        skate.get(skate.put(0))
+        assert current.get_runtime().table.entries[ref.binary()].refs == 1
+    finally:
+        del current.get_runtime().table.entries[bytes.fromhex(digits)]
+
+
+@pytest.mark.parametrize("make", [skate.ObjectRef.nil, skate.ObjectRef.from_random])
+def test_a_reference_to_nothing_is_lost_and_not_waited_for(make: Any) -> None:
+    nothing = make()
+    reason = "stands for no object" if nothing.is_nil() else "made by hand"
+    with pytest.raises(skate.exceptions.ObjectLostError, match=reason):
+        skate.get(nothing)
+    assert skate.wait([nothing], timeout=0) == ([nothing], [])
+    assert skate.get(skate.put([nothing])) == [nothing]
+    for argument in (nothing, [nothing]):
+        with pytest.raises(skate.exceptions.ObjectLostError):
+            skate.get(look.remote(argument), timeout=20)
+
+
+def test_as_future_is_a_future_of_the_event_loop() -> None:
+    import asyncio
+
+    async def main() -> int:
+        future = length.remote(b"abc").as_future()
+        assert isinstance(future, asyncio.Future)
+        return await future
+
+    assert asyncio.run(main()) == 3
+
+
 def test_the_repr_of_a_reference_is_short() -> None:
     text = repr(skate.put(1))
     assert re.fullmatch(r"ObjectRef\(\S+\)", text)

@@ -56,6 +56,7 @@ pack_id = struct.Struct(">12sI4s").pack
 
 
 NODE_BYTES = 4
+PROCESS_BYTES = 12
 SIZE_BITS = 40
 SIZE_MAX = (1 << SIZE_BITS) - 1
 #: Of nodes: a place has 24 bits for it.
@@ -67,7 +68,7 @@ def new_node_id(number: int = 0) -> NodeID:
 
 
 def new_process_id(node: int = 0) -> ProcessID:
-    return ProcessID(node.to_bytes(NODE_BYTES, "big") + os.urandom(8))
+    return ProcessID(node.to_bytes(NODE_BYTES, "big") + os.urandom(PROCESS_BYTES - NODE_BYTES))
 
 
 def node_of(id: bytes) -> int:

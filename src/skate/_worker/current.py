@@ -79,4 +79,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-_object_ref.set_runtime_accessor(get_runtime)
+_object_ref.set_runtime_accessor(get_runtime, runtime_or_none)

@@ -449,6 +449,15 @@ class Runtime:
             self.loop.stir()
         return ObjectRef(id, owner)
 
+    def find(self, id: bytes) -> ObjectRef[Any] | None:
+        """One more reference to an object that this process knows already."""
+        with self.lock:
+            entry = self.table.entries.get(id)
+            if entry is None or not entry.refs:  # what is only held goes by itself
+                return None
+            entry.refs += 1
+        return ObjectRef(id, entry.owner or self.process_id)
+
     def keep_for_good(self, ref: ObjectRef[Any]) -> None:
         """A reference was pickled by hand: nobody can know who will load it, so its object stays until shutdown."""
         with self.lock:

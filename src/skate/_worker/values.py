@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skate._core.ids import node_of
+from skate._core.ids import OBJECT_BYTES, node_of
 from skate._core.ownership import FailureWatch, Stored
 from skate._core.task import Failure
 from skate._object_ref import ObjectRef
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
 
-#: Of a reference that this process has and knows nothing of.
-UNKNOWN = "it is of an earlier session of this program, which skate.shutdown() ended."
+def unknown(id: bytes) -> ObjectLostError:
+    """The error of a reference to an object that this process knows nothing of."""
+    reason = "it is of an earlier session of this program, which skate.shutdown() ended, or was made by hand."
+    if id == b"\xff" * OBJECT_BYTES:
+        reason = "it is ObjectRef.nil(), which stands for no object."
+    return ObjectLostError(object_id=id.hex(), reason=reason)
 
 
 class Values:
@@ -94,7 +98,7 @@ class Values:
                         return failed()
                     append(value)
             except KeyError as error:
-                raise ObjectLostError(object_id=error.args[0].hex(), reason=UNKNOWN) from None
+                raise unknown(error.args[0]) from None
             return True
 
         def failed() -> bool:
