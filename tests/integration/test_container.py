@@ -61,3 +61,42 @@ def test_an_out_of_memory_error_lists_the_processes_of_the_container() -> None:
     assert set(pids) <= set(members), "a process of another group is listed"
     assert driver in pids, "the driver is in the group, too"
     assert "its container was running out of memory" in text
+
+
+FULL = f"""{HEAD}
+skate.init(num_cpus=1, object_store_memory=590 * MIB)
+
+def make(seed):
+    return np.random.default_rng(seed).integers(0, 2**63, 10 * MIB // 8, dtype=np.int64)
+"""
+
+
+def test_a_store_as_large_as_the_container_spills_before_the_kernel_kills() -> None:
+    """The arena is never full: it is memory that is short."""
+    with control_group(600 * MIB) as group:
+        out, _ = group.run(f"""{FULL}
+refs = [skate.put(make(seed)) for seed in range(100)]
+assert all(np.array_equal(skate.get(ref), make(seed)) for seed, ref in enumerate(refs))
+print("read back")
+""")
+    assert out == "read back\n"
+
+
+def test_the_store_gives_memory_to_a_task_that_needs_it_before_a_worker_is_ended() -> None:
+    with control_group(600 * MIB) as group:
+        out, _ = group.run(f"""{FULL}
+refs = [skate.put(make(seed)) for seed in range(35)]
+
+@skate.remote(max_retries=0)
+def large():
+    taken = []
+    for _ in range(30):
+        taken.append(b"1" * (10 * MIB))
+        time.sleep(0.05)
+    return len(taken)
+
+assert skate.get(large.remote()) == 30
+assert all(np.array_equal(skate.get(ref), make(seed)) for seed, ref in enumerate(refs))
+print("both")
+""")
+    assert out == "both\n"

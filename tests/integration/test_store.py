@@ -173,6 +173,41 @@ def test_the_disk_is_given_back(make: Callable[..., Harness]) -> None:
     wait_for(lambda: blocks() < MB, PATIENCE_S, "the space of freed objects to be given back")
 
 
+def test_short_memory_moves_objects_to_disk_and_their_pages_back_to_the_system(make: Callable[..., Harness]) -> None:
+    harness = make(64 * MB)
+    store = harness.store
+    for index in range(6):
+        harness.put(P, b"%d" % index, content_of(index, 4 * MB))
+    harness.put(P, b"gone", content_of(9, 8 * MB))
+    harness.send(P, Free([b"gone"]))
+    assert store.resident_bytes >= 32 * MB, "pages are kept when an object is freed"
+    assert store.limit_memory(20 * MB, harness.now)
+    assert store.resident_bytes <= 24 * MB + HEAD_BYTES, "free pages need no disk"
+    harness.wait_io()
+    store.validate()
+    assert store.resident_bytes <= 20 * MB + HEAD_BYTES
+    assert store.statistics()["objects_on_disk"] == 1
+    assert not store.limit_memory(20 * MB, harness.now)
+    assert not store.would_exceed(0)
+    assert store.would_exceed(MB)
+    assert not store.limit_memory(None, harness.now)
+    assert not store.would_exceed(60 * MB)
+    for index in range(6):
+        assert harness.get(Q, b"%d" % index) == content_of(index, 4 * MB)
+
+
+def test_without_a_disk_only_free_pages_are_given_back(make: Callable[..., Harness]) -> None:
+    """A directory in memory (tmpfs) takes as much as it saves."""
+    harness = make(64 * MB)
+    harness.put(P, b"1", content_of(1, 4 * MB))
+    harness.put(P, b"2", content_of(2, 4 * MB))
+    harness.send(P, Free([b"1"]))
+    assert harness.store.limit_memory(MB, harness.now, spill=False)
+    assert not harness.store.limit_memory(MB, harness.now, spill=False), "there is nothing left to give"
+    assert harness.store.statistics()["jobs"] == harness.store.statistics()["objects_on_disk"] == 0
+    assert 4 * MB <= harness.store.resident_bytes < 5 * MB
+
+
 def test_a_disk_that_cannot_be_written_is_named_in_the_refusal(make: Callable[..., Harness], tmp_path: Path) -> None:
     harness = make(2 * MB, tmp_path / "missing", full_grace_s=5.0)
     harness.put(P, b"1", content_of(1, MB))

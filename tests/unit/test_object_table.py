@@ -188,6 +188,80 @@ def test_the_least_recently_used_objects_leave() -> None:
     assert reply.offset == HEAD + 2 * UNIT
 
 
+def test_objects_leave_when_memory_of_the_machine_is_short_though_the_arena_has_room() -> None:
+    bench = Bench()
+    for name in (b"1", b"2", b"3"):
+        bench.put(A, name, 2)
+    bench.pin(B, b"1")
+    (spill,) = bench.do(bench.table.limit_memory(5 * UNIT, bench.now))
+    assert isinstance(spill, StartSpill)
+    assert spill.uncached, "what the system caches of the file is memory, too"
+    assert bench.where(b"2") is Place.SPILLING, "the one that was used longest ago, of those that nobody looks at"
+    assert bench.do(bench.table.limit_memory(5 * UNIT, bench.now)) == [], "it is on its way"
+    bench.end_io()
+    assert bench.where(b"2") is Place.DISK
+    assert bench.table.statistics()["used_bytes"] == 4 * UNIT
+
+
+def test_a_request_beyond_what_memory_is_left_waits_for_objects_to_leave() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 2)
+    bench.put(A, b"2", 2)
+    assert bench.do(bench.table.limit_memory(4 * UNIT, bench.now)) == []
+    (spill,) = bench.allocate(B, 2)
+    assert isinstance(spill, StartSpill)
+    (reply,) = bench.end_io()
+    assert isinstance(reply, ReplyAllocated)
+    assert bench.where(b"1") is Place.DISK
+    assert bench.table.statistics()["used_bytes"] == 4 * UNIT
+
+
+def test_a_chunk_is_cut_to_what_memory_is_left() -> None:
+    bench = Bench()
+    bench.do(bench.table.limit_memory(3 * UNIT, bench.now))
+    assert bench.allocate(B, 8, chunk=True) == [ReplyAllocated(B, 1, HEAD, 3 * UNIT)]
+
+
+@pytest.mark.parametrize("disk_works", [True, False])
+def test_short_memory_of_the_machine_refuses_nothing(disk_works: bool) -> None:
+    """What cannot leave stays, and the request is served from the arena: the memory monitor has other means."""
+    bench = Bench()
+    bench.put(A, b"1", 4)
+    if disk_works:
+        bench.pin(B, b"1")
+    bench.do(bench.table.limit_memory(UNIT, bench.now))
+    commands = bench.allocate(C, 2)
+    if not disk_works:
+        assert commands == []
+        commands = bench.end_io("disk full")
+    (reply,) = [command for command in commands if not isinstance(command, Discard)]
+    assert isinstance(reply, ReplyAllocated)
+    assert bench.where(b"1") is Place.MEMORY
+
+
+def test_what_is_on_its_way_when_memory_is_not_short_any_more_leaves_alone() -> None:
+    bench = Bench()
+    for name in (b"1", b"2", b"3"):
+        bench.put(A, name, 2)
+    bench.do(bench.table.limit_memory(4 * UNIT, bench.now))
+    bench.do(bench.table.limit_memory(2**40, bench.now))
+    bench.end_io()
+    assert [bench.where(name) for name in (b"1", b"2", b"3")] == [Place.DISK, Place.MEMORY, Place.MEMORY]
+    assert isinstance(bench.allocate(B, 4)[0], ReplyAllocated)
+
+
+def test_what_arrived_for_a_waiting_pin_does_not_leave_again_for_short_memory() -> None:
+    bench = Bench()
+    bench.put(A, b"1", 4)
+    bench.put(A, b"2", 4)
+    bench.do(bench.table.limit_memory(0, bench.now))
+    bench.end_io()
+    bench.end_io()
+    commands = bench.all_io_ends(bench.pin(B, b"1", b"2"))
+    assert isinstance(commands[-1], ReplyPinned)
+    assert bench.where(b"1") is bench.where(b"2") is Place.MEMORY
+
+
 def test_only_objects_in_the_hole_leave() -> None:
     """Least recently used are 1, 4 and 2; 1 and 2 are neighbours and make the hole, so 4 may stay."""
     bench = Bench()
@@ -1109,6 +1183,10 @@ class StoreModel(RuleBasedStateMachine):
         while len(lent) > before:
             self.return_space(slot, before, UNITS)
 
+    @rule(units=st.sampled_from([0, 3, UNITS // 2, UNITS, 2 * UNITS]))
+    def memory_is_short_or_no_longer(self, units: int) -> None:
+        self.carry_out(self.table.limit_memory(units * UNIT + 1, self.now))
+
     @rule(slot=slots)
     def pin_what_is_on_disk(self, slot: int) -> None:
         ids = [object_id for object_id, obj in self.table.objects.items() if obj.place is Place.DISK]
@@ -1186,6 +1264,8 @@ class StoreModel(RuleBasedStateMachine):
         blocked = next((room for room in room_maker.queue if room.start < 0), None)
         if blocked is None or blocked.search_after > self.now:
             return
+        if room_maker.limit_bytes < UNITS * UNIT and room_maker.shedding:
+            return  # it waits until memory of the machine is not so short
         usable = [False] * len(self.arena)
         for start, end in room_maker.arena.free_ranges:
             usable[start // UNIT : end // UNIT] = [True] * ((end - start) // UNIT)

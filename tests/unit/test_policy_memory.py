@@ -12,6 +12,7 @@ from skate._core.policy_memory import (
     PAUSE_S_MAX,
     PERIOD_S,
     PERIOD_S_MIN,
+    STORE_FIRST_S,
     Candidate,
     MemoryKill,
     MemoryUse,
@@ -21,6 +22,8 @@ from skate._core.policy_memory import (
     is_largest,
     next_attempt,
     next_look_s,
+    store_goes_first,
+    store_limit,
 )
 from skate._node.memory_monitor import MemoryMonitor
 from skate._node.memory_watch import KILL_PAUSE_S
@@ -35,6 +38,19 @@ def test_memory_is_looked_at_more_often_when_little_is_left() -> None:
     assert pause(1_000, 64_000) == PERIOD_S
     assert pause(450, 600) == pytest.approx(120 / 1024), "what a process could take meanwhile is there"
     assert pause(569, 600) == pause(600, 600) == PERIOD_S_MIN
+
+
+def test_the_store_may_take_up_what_is_left() -> None:
+    assert store_limit(MemoryUse(50 * GIB, 64 * GIB), 0.5, 20 * GIB) == 2 * GIB
+    assert store_limit(MemoryUse(10 * GIB, 64 * GIB), 0.5, 2 * GIB) == 24 * GIB
+    assert store_limit(MemoryUse(64 * GIB, 64 * GIB), 0.5, GIB) == 0
+
+
+def test_the_store_goes_first_but_not_for_ever_and_not_at_the_brink() -> None:
+    assert store_goes_first(MemoryUse(96, 100), 0.95, 0.0)
+    assert store_goes_first(MemoryUse(96, 100), 0.95, STORE_FIRST_S - 0.1)
+    assert not store_goes_first(MemoryUse(96, 100), 0.95, STORE_FIRST_S)
+    assert not store_goes_first(MemoryUse(995, 1000), 0.95, 0.0)
 
 
 def worker(pid: int, leased_at: float, rss: int = 0, *, blocked: bool = False) -> Candidate:

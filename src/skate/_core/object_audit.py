@@ -70,6 +70,7 @@ def statistics(table: ObjectTable) -> dict[str, Any]:
         "used_bytes": room.arena.used,
         "available_bytes": room.arena.available,
         "largest_free_bytes": room.arena.largest_free,
+        "limit_bytes": room.limit_bytes,
         "lent_bytes": sum(holder.lent.total for holder in table.processes.values()),
         "evictable_bytes": room.evictable_bytes,
         "disk_bytes": room.disk.used,
@@ -123,6 +124,7 @@ def _validate_objects(table: ObjectTable) -> None:
     assert room.evictable_bytes == sum(obj.size for obj in room.evictable)
     assert set(room.evictable_copies) == {obj for obj in room.evictable if obj.is_copy}
     assert not room.dropped
+    assert all(obj.place is SPILLING for obj in room.shedding)
     assert room.evictable_from == {obj.offset: obj for obj in room.evictable}
     assert room.evictable_to == {obj.offset + room.arena.round_up(obj.size): obj for obj in room.evictable}
     for obj in _everything(table):

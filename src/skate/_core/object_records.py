@@ -60,6 +60,8 @@ class StartSpill(NamedTuple):
     offset: int
     size: int
     disk: int
+    #: Memory of the machine is short: the system is to keep none of it in its cache of files either.
+    uncached: bool = False
 
 
 class StartRestore(NamedTuple):

@@ -16,6 +16,11 @@ the hole is pinned in the meantime, or the disk fails, the hole is given up and 
 Copies of objects that lie on other nodes come first: if some of them make a hole, no other object leaves. They are not
 written to disk but dropped, and whoever wants one again pulls it again. Whether a copy may be dropped the table says.
 
+The arena may be larger than what memory is left on the machine: pages are taken only as objects are written. When that
+memory is short, fewer bytes of the arena may be in use (`limit_bytes`). Objects are then sent to disk until use is
+within the limit, and a request that would exceed it waits for them, though the arena has room for it. Once nothing
+more can leave, it is served all the same: the limit delays requests, and refuses none.
+
 Four rules keep everybody going:
 
 - A request that cannot be helped now (too much is pinned) lets others pass, because they may be what it waits for: but
@@ -92,10 +97,14 @@ class RoomMaker:
         #: Requests by sequence number. Bounded by the table: each is one of its processes' waiting requests, or one
         #: of a few objects of a waiting pin.
         self.queue: list[Room] = []
+        #: Bytes of the arena that may be in use: fewer than there are while memory of the machine is short.
+        self.limit_bytes = self.arena.capacity
+        #: Objects that are being written to disk for that reason, and not for a request.
+        self.shedding: dict[StoredObject, None] = {}
         #: Something happened that may let a request in the queue be served.
         self.changed = False
-        #: I/O under way: job → object, and where its copy on disk is or will be. Bounded by the queue: objects leave
-        #: and return only for requests in it.
+        #: I/O under way: job → object, and where its copy on disk is or will be. Bounded by the queue and by the
+        #: memory that is short: objects leave and return for no other reason.
         self.jobs: dict[int, tuple[StoredObject, int]] = {}
         #: When the last I/O ended well.
         self.last_progress = 0.0
@@ -124,7 +133,7 @@ class RoomMaker:
 
     def ask(self, room: Room) -> None:
         """Serve the request at once if nobody waits and there is room, else later, when `serve_queue` can."""
-        if not self.queue and self._serve(room):
+        if not self.queue and not self._exceeds_limit(room) and self._serve(room):
             return
         insort(self.queue, room, key=_by_sequence)
         if room.holder is not None:
@@ -189,12 +198,13 @@ class RoomMaker:
                 continue
             if blocked is not None and blocked.overtaken >= OVERTAKES_MAX:
                 return
-            if self._serve(room):
+            held = self._exceeds_limit(room) and self.shed(room.minimum, now)
+            if not held and self._serve(room):
                 self._leave_queue(room)
             # If no hole was found for an older request, none will be for a younger one of at least the same size,
             # unless that one may do what the other may not: use the spare part of the spill file.
-            elif (room.size >= too_large and not self._may_use_spare(room)) or not self._make_hole(room, now):
-                too_large = min(too_large, room.size)
+            elif held or (room.size >= too_large and not self._may_use_spare(room)) or not self._make_hole(room, now):
+                too_large = too_large if held else min(too_large, room.size)
                 blocked = blocked or room
                 continue
             if blocked is not None:
@@ -203,7 +213,8 @@ class RoomMaker:
     def _serve(self, room: Room) -> bool:
         """Serve the request from free space."""
         if room.minimum < room.size:
-            lent = self.arena.allocate_up_to(room.size, room.minimum)
+            wanted = min(room.size, max(room.minimum, self.limit_bytes - self.arena.used))
+            lent = self.arena.allocate_up_to(wanted, room.minimum)
             if lent is None:
                 return False
             self._grant(room, *lent)
@@ -213,6 +224,9 @@ class RoomMaker:
             return False
         self._grant(room, offset, room.size)
         return True
+
+    def _exceeds_limit(self, room: Room) -> bool:
+        return self.limit_bytes < self.arena.capacity and self.arena.used + room.minimum > self.limit_bytes
 
     def _leave_queue(self, room: Room) -> None:
         self.queue.remove(room)
@@ -229,6 +243,38 @@ class RoomMaker:
         elif room.holder is not None:
             room.holder.lent.add(offset, offset + size)
             self.commands.append(ReplyAllocated(room.process, room.request, offset, size))
+
+    # -- memory of the machine ----------------------------------------------------------------------------------------
+
+    def limit_use(self, size: int, now: float) -> None:
+        """So many bytes of the arena may be in use from now on; more than it has: all of them."""
+        self.limit_bytes = max(0, min(size, self.arena.capacity)) & -ARENA_ALIGNMENT
+        self.changed = True
+        self.shed(0, now)
+
+    def shed(self, size: int, now: float) -> bool:
+        """Send objects away until `size` more bytes are within the limit; whether it is worth to wait for some."""
+        excess = self.arena.used + size - self.limit_bytes - self._shedding_bytes()
+        victims: dict[StoredObject, int] = {}
+        copies = filter(self._may_drop, islice(self.evictable_copies, SEARCH_MAX))
+        for obj in chain(copies, islice(self.evictable, SEARCH_MAX)):
+            if excess <= 0:
+                break
+            to_write = self._bytes_to_write(obj)
+            # What has arrived for a waiting pin stays: it would be brought back at once.
+            if obj in victims or obj.wanted_by or (to_write and self.disk_retry_at > now):
+                continue
+            victims[obj] = to_write
+            excess -= self.arena.round_up(obj.size)
+        self._set_spare_aside(max(victims.values(), default=0))
+        for obj in victims:
+            self._send_to_disk(obj, uncached=True)
+            if obj.place is SPILLING:
+                self.shedding[obj] = None
+        return self.arena.used + size > self.limit_bytes and self._shedding_bytes() > 0
+
+    def _shedding_bytes(self) -> int:
+        return sum(self.arena.round_up(obj.size) for obj in self.shedding if not obj.pins and obj.hole is None)
 
     # -- holes --------------------------------------------------------------------------------------------------------
 
@@ -348,19 +394,22 @@ class RoomMaker:
             room.leaving[obj] = None
         # When the last of them has left, the hole is ready and the request is served: perhaps in this very loop.
         for obj in victims:
-            if obj.place is SPILLING:
-                continue
-            self.keep(obj)
-            if self._may_drop(obj):
-                self._drop(obj)
-            elif obj.disk >= 0:
-                self._leave(obj)
-            else:
-                disk = self.disk.allocate(obj.size)
-                assert disk is not None, f"the spill file cannot grow beyond {DISK_BYTES_MAX} bytes"
-                obj.place = SPILLING
-                self.commands.append(StartSpill(self._start_job(obj, disk), obj.offset, obj.size, disk))
+            if obj.place is not SPILLING:
+                self._send_to_disk(obj)
         return True
+
+    def _send_to_disk(self, obj: StoredObject, *, uncached: bool = False) -> None:
+        """An object that may leave does so: at once, unless it has to be written to disk before."""
+        self.keep(obj)
+        if self._may_drop(obj):
+            self._drop(obj)
+        elif obj.disk >= 0:
+            self._leave(obj)
+        else:
+            disk = self.disk.allocate(obj.size)
+            assert disk is not None, f"the spill file cannot grow beyond {DISK_BYTES_MAX} bytes"
+            obj.place = SPILLING
+            self.commands.append(StartSpill(self._start_job(obj, disk), obj.offset, obj.size, disk, uncached))
 
     def abandon_hole(self, room: Room | None) -> None:
         """The hole will not come about: what was claimed is free again, and what is leaving leaves for nobody."""
@@ -482,8 +531,10 @@ class RoomMaker:
             del self.evictable_to[obj.offset + self.arena.round_up(obj.size)]
 
     def spill_ended(self, obj: StoredObject, disk: int, error: str, now: float) -> None:
-        """The copy is complete, or failed. The object leaves if it may and somebody still needs its room."""
+        """The copy is complete, or failed. The object leaves if it may and its room is still needed."""
         obj.place = MEMORY
+        is_shed = obj in self.shedding
+        self.shedding.pop(obj, None)
         if error:
             self.discard(disk, obj.size)
             self.disk_error = error
@@ -500,7 +551,7 @@ class RoomMaker:
         elif error:
             self.abandon_hole(obj.hole)
             self.may_leave(obj)
-        elif obj.hole is not None:
+        elif obj.hole is not None or is_shed:
             self._leave(obj)
         else:
             # It stays as long as there is room. It was the least recently used one, and can leave at no cost.

@@ -283,6 +283,11 @@ class ObjectTable:
         self.room.reserve_ended(error)
         return self._settle(now)
 
+    def limit_memory(self, size: int, now: float) -> Sequence[Command]:
+        """Memory of the machine is short, or no longer: so many bytes of the arena may be in use."""
+        self.room.limit_use(size, now)
+        return self._settle(now)
+
     def next_deadline(self) -> float | None:
         """When `tick` has something to do, at the latest."""
         seals = next((wait.deadline for wait in self.unsealed), None)

@@ -1,6 +1,8 @@
-"""Which worker to kill when the machine runs out of memory, how to say so, and when its task is run again.
+"""What to do when the machine, or the container, runs out of memory: which worker to kill, and how to say so.
 
-Killing something of ours in time is better than the kernel's choice, which may be the driver or the daemon.
+The object store goes first: it writes objects that are not in use to disk and gives their pages back. Only if it has
+none, or takes too long, a worker is ended. Killing something of ours in time is better than the kernel's choice, which
+may be the driver or the daemon.
 
 Idea: of the workers whose tasks may be run again, the one whose lease is newest. It has lost the least work, and the
 older ones, which may well be what the newer ones wait for, get to their end; so the node makes progress however little
@@ -22,6 +24,10 @@ import msgspec
 PERIOD_S = 0.25
 PERIOD_S_MIN = 0.02
 GROWTH_BYTES_PER_S = 1 << 30
+#: The object store may try for so long to make memory less short before a worker is ended; and only while less than
+#: this part of what is left above the threshold is in use.
+STORE_FIRST_S = 5.0
+STORE_FIRST_PART = 0.8
 #: Processes that are named when one is killed.
 PROCESSES_NAMED = 5
 #: Pause before a task is run again, doubled each time. The monitor looks again earlier: if one kill was not enough,
@@ -53,6 +59,16 @@ def headroom(use: MemoryUse, threshold: float) -> int:
 def next_look_s(use: MemoryUse, threshold: float) -> float:
     """How long memory cannot become short, as far as one can know: then it is looked at again."""
     return min(PERIOD_S, max(PERIOD_S_MIN, headroom(use, threshold) / GROWTH_BYTES_PER_S))
+
+
+def store_limit(use: MemoryUse, threshold: float, resident_bytes: int) -> int:
+    """Bytes of memory that the object store may take up, of which it takes up `resident_bytes` now."""
+    return max(0, resident_bytes + headroom(use, threshold))
+
+
+def store_goes_first(use: MemoryUse, threshold: float, short_for_s: float) -> bool:
+    """Whether no worker is ended yet, because the store is about to give memory back."""
+    return short_for_s < STORE_FIRST_S and use.fraction < threshold + (1 - threshold) * STORE_FIRST_PART
 
 
 class MemoryKill(msgspec.Struct, array_like=True, frozen=True):

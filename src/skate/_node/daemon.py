@@ -334,6 +334,10 @@ class Daemon:
     def _on_store_message(self, process: Process, message: Any) -> None:
         self.store.handle(process.id, message, time.monotonic())
 
+    def _on_allocate(self, process: Process, message: wire.Allocate) -> None:
+        self.memory_watch.before_lending(message.size)
+        self.store.handle(process.id, message, time.monotonic())
+
     def _reply_from_store(self, process_id: bytes, message: Message) -> None:
         if self.neighbours is not None and process_id not in self.processes:
             self.neighbours.transfers.on_store_reply(process_id, message)
@@ -630,7 +634,7 @@ HANDLERS: dict[type, Any] = {
     wire.LeaseReturn: Daemon._on_lease_return,
     wire.Blocked: Daemon._on_blocked,
     wire.Unblocked: Daemon._on_unblocked,
-    wire.Allocate: Daemon._on_store_message,
+    wire.Allocate: Daemon._on_allocate,
     wire.Seal: Daemon._on_store_message,
     wire.ReturnSpace: Daemon._on_store_message,
     wire.Pin: Daemon._on_pin,

@@ -21,6 +21,8 @@ class MemoryMonitor:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._groups = control_groups("memory", root)
+        #: The first of each version: those that the process itself is in.
+        self._own = list({group.version: group for group in reversed(self._groups)}.values())
 
     def read(self) -> MemoryUse:
         """Memory of the machine, or of the control group that is closest to its limit if that is closer."""
@@ -32,9 +34,15 @@ class MemoryMonitor:
 
     def _read_all(self) -> list[MemoryUse]:
         machine = _read_machine(f"{self._root}/proc/meminfo")
-        limits = map(_read_group, self._groups)
+        limited = [(group, limit) for group in self._groups if (limit := group_memory_limit(group)) is not None]
+        # The kernel brings the statistics of a group up to date when they are read, except for what happened in a group
+        # below it whose own have not been read for a while: seen to be a second old, and then memory that was given
+        # back does not show. So those of the process's own groups are read first.
+        for group in self._own if limited else ():
+            read(f"{group.folder}/{MEMORY_FILES[group.version].statistics}")
+        uses = (_read_group(group, limit) for group, limit in limited)
         # A limit above what the machine has is none.
-        return [machine, *(use for use in limits if use is not None and use.total_bytes < machine.total_bytes)]
+        return [machine, *(use for use in uses if use is not None and use.total_bytes < machine.total_bytes)]
 
 
 def _read_machine(path: str) -> MemoryUse:
@@ -49,10 +57,7 @@ def _read_machine(path: str) -> MemoryUse:
     return MemoryUse(total - available, total)
 
 
-def _read_group(group: Group) -> MemoryUse | None:
-    limit = group_memory_limit(group)
-    if limit is None:
-        return None
+def _read_group(group: Group, limit: int) -> MemoryUse | None:
     files = MEMORY_FILES[group.version]
     try:
         used = memory_used(read(f"{group.folder}/{files.usage}"), read(f"{group.folder}/{files.statistics}"))

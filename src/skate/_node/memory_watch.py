@@ -1,6 +1,7 @@
-"""Looks at the memory of the machine while tasks run, and ends the newest of them before the kernel ends something.
+"""Looks at memory while tasks run and objects arrive, and acts on it before the kernel ends something.
 
-What is chosen, and how that is explained, is decided in `_core/policy_memory.py`.
+When memory is short, the object store writes objects to disk and gives their pages back; if that is not enough, the
+newest task is ended. What is done, and how that is explained, is decided in `_core/policy_memory.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from skate._core.policy_memory import (
     PROCESSES_NAMED,
     Candidate,
     MemoryKill,
+    MemoryUse,
     choose_victim,
     explain,
     is_largest,
     next_look_s,
+    store_goes_first,
+    store_limit,
 )
+from skate._limits import takes_memory
 from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
 from skate._wire.loop import Timer
 from skate._wire.messages import PeerGone
@@ -34,6 +39,12 @@ class MemoryWatch:
         self._daemon = daemon
         self._monitor: MemoryMonitor | None = None
         self._timer: Timer | None = None
+        #: Since when memory is short; 0 if it is not.
+        self._short_since = 0.0
+        #: Space was lent in the store since the last look.
+        self._lent = False
+        #: Whether objects that go to disk take up no memory there; not known before it matters.
+        self._disk_helps: bool | None = None
         #: Workers killed for memory and not buried yet.
         self._kills: dict[bytes, MemoryKill] = {}
 
@@ -42,31 +53,66 @@ class MemoryWatch:
         if self._timer is None and self._daemon.config.memory_threshold < 1:
             self._look_after(PERIOD_S_MIN)
 
+    def before_lending(self, size: int) -> None:
+        """A process asks for that much room in the store: is there memory for it? The last look may be too old."""
+        if self._daemon.config.memory_threshold < 1:
+            if self._timer is None or self._daemon.store.would_exceed(size):
+                self._limit_store(self._read())
+                self.begin()
+            self._lent = True
+
     def _look_after(self, pause_s: float) -> None:
         self._timer = self._daemon.loop.call_at(time.monotonic() + pause_s, self._look)
 
-    def _look(self) -> None:
-        daemon = self._daemon
-        if not daemon.scheduler.leases:
-            self._timer = None
-            return
+    def _read(self) -> MemoryUse:
         if self._monitor is None:
             self._monitor = MemoryMonitor()
-        use = self._monitor.read()
+        return self._monitor.read()
+
+    def _look(self) -> None:
+        daemon = self._daemon
+        if not (daemon.scheduler.leases or self._lent or self._short_since):
+            self._timer = None
+            return
+        self._lent = False
+        use = self._read()
         threshold = daemon.config.memory_threshold
+        store_helps = self._limit_store(use)
         pause_s = next_look_s(use, threshold)
-        if use.fraction > threshold:
-            candidates = self._candidates()
-            victim = choose_victim(candidates)
-            if victim is not None:
-                names = {pid: self._name(id) for id, pid in daemon.pids.items()}
-                users = largest_processes(names, PROCESSES_NAMED, use.group)
-                self._kills[victim.process_id] = MemoryKill(
-                    use, threshold, [(name, pid, size) for pid, name, size in users], is_largest(victim, candidates)
-                )
-                daemon.pool.kill(victim.process_id, explain(victim, use, threshold, users))
+        now = time.monotonic()
+        if use.fraction <= threshold:
+            self._short_since = 0.0
+        elif not daemon.scheduler.leases:
+            self._short_since = (self._short_since or now) if store_helps else 0.0
+        else:
+            self._short_since = self._short_since or now
+            if not (store_helps and store_goes_first(use, threshold, now - self._short_since)):
+                self._end_a_worker(use, threshold)
                 pause_s = KILL_PAUSE_S
         self._look_after(pause_s)
+
+    def _limit_store(self, use: MemoryUse) -> bool:
+        """Let the store take up what is left; whether it gives memory back."""
+        daemon = self._daemon
+        limit = store_limit(use, daemon.config.memory_threshold, daemon.store.resident_bytes)
+        if limit >= daemon.store.arena_bytes:
+            return daemon.store.limit_memory(None, time.monotonic())
+        if self._disk_helps is None:
+            self._disk_helps = not takes_memory(daemon.config.spill_directory)
+        return daemon.store.limit_memory(limit, time.monotonic(), spill=self._disk_helps)
+
+    def _end_a_worker(self, use: MemoryUse, threshold: float) -> None:
+        daemon = self._daemon
+        candidates = self._candidates()
+        victim = choose_victim(candidates)
+        if victim is None:
+            return
+        names = {pid: self._name(id) for id, pid in daemon.pids.items()}
+        users = largest_processes(names, PROCESSES_NAMED, use.group)
+        self._kills[victim.process_id] = MemoryKill(
+            use, threshold, [(name, pid, size) for pid, name, size in users], is_largest(victim, candidates)
+        )
+        daemon.pool.kill(victim.process_id, explain(victim, use, threshold, users))
 
     def _name(self, process_id: bytes) -> str:
         """What a node knows of its processes; the tasks of workers are known to their owners."""

@@ -30,13 +30,25 @@ FALLOC_FL_PUNCH_HOLE = 0x02
 Reported = StartSpill | StartRestore | StartReserve
 Job = Reported | Discard
 
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+#: Begin to write, and wait until it is done.
+SYNC_FILE_RANGE = 0x01 | 0x02 | 0x04
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def punch_hole(fd: int, offset: int, size: int) -> bool:
     """Give the file's space back to the kernel, where the file system can; it then reads as zeros."""
     return bool(_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size) == 0)
+
+
+def let_cache_go(fd: int, offset: int, size: int) -> None:
+    """Have the system keep nothing of that part of the file in memory, as far as it can."""
+    sync_file_range = _libc.sync_file_range
+    sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    sync_file_range(fd, offset, size, SYNC_FILE_RANGE)  # what is not on disk yet cannot be let go
+    os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def open_nameless(directory: str) -> int:
@@ -119,7 +131,10 @@ class Spill:
         while done < job.size and not self._closing:
             piece = self._arena[job.offset + done : job.offset + min(done + PIECE_BYTES, job.size)]
             if isinstance(job, StartSpill):
-                done += os.pwrite(self._fd, piece, job.disk + done)
+                count = os.pwrite(self._fd, piece, job.disk + done)
+                if job.uncached:
+                    let_cache_go(self._fd, job.disk + done, count)
+                done += count
                 continue
             count = os.preadv(self._fd, [piece], job.disk + done)
             if count == 0:

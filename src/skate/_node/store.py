@@ -7,7 +7,8 @@
 
 Memory of the arena is taken page by page as objects are written, never up front, and kept when they are freed: copying
 into pages that were used before is several times faster. Only when the store has been left alone for a while
-(TRIM_AFTER_S) is unused memory given back to the system, a little at a time.
+(TRIM_AFTER_S) is unused memory given back to the system, a little at a time; or when memory of the machine is short
+(`limit_memory`), at once.
 """
 
 from __future__ import annotations
@@ -35,13 +36,18 @@ __all__ = ["Store", "StoreProtocolError"]
 
 StoreMessage = Allocate | Seal | ReturnSpace | Pin | Unpin | Free
 
+#: What `st_blocks` counts.
+BLOCK_BYTES = 512
 #: After so long without a message, memory that nobody uses is given back.
 TRIM_AFTER_S = 30.0
 #: So much at a time (a few milliseconds), with that pause in between, so that the loop stays responsive.
 TRIM_BYTES = 16 << 20
 TRIM_PAUSE_S = 0.02
-#: Smaller pieces are not worth a system call.
+#: Smaller pieces are not worth a system call; nor are these when memory is short.
 TRIM_BYTES_MIN = 1 << 20
+SHORT_BYTES_MIN = 64 << 10
+#: Given back at a time when memory is short: some 15 ms.
+SHORT_BYTES = 64 << 20
 
 
 class Store:
@@ -84,6 +90,8 @@ class Store:
         self._warm_end = 0
         #: What lies before this has been given back, as far as it is free.
         self._trimmed_to = HEAD_BYTES
+        #: Bytes of memory that the arena may take up; None: as many as it has.
+        self._limit_bytes: int | None = None
 
     def let_drop(
         self, keeper: bytes, is_redundant: Callable[[bytes], bool], on_dropped: Callable[[bytes], None]
@@ -150,6 +158,46 @@ class Store:
                 case _:
                     commands = self._table.reserve_ended(job.job, error, now)
             self._carry_out(commands)
+        self._give_back_excess()
+
+    # -- short memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that the arena takes up now."""
+        return os.fstat(self.fd).st_blocks * BLOCK_BYTES
+
+    def limit_memory(self, size: int | None, now: float, *, spill: bool = True) -> bool:
+        """The arena may take up so many bytes of memory; None: all that it has. Pages that nobody uses are given back,
+        and objects are written to disk if `spill` says that this helps. Whether memory is being given back."""
+        self._limit_bytes = size
+        self._carry_out(self._table.limit_memory(self.arena_bytes if size is None or not spill else size, now))
+        return self._give_back_excess() > 0 or bool(self._table.room.shedding)
+
+    def would_exceed(self, size: int) -> bool:
+        """Whether so many more bytes are beyond the limit."""
+        return self._limit_bytes is not None and self._table.room.arena.used + size > self._limit_bytes
+
+    def _give_back_excess(self) -> int:
+        """Give pages back that are free while the arena takes up too much; how many bytes."""
+        if self._limit_bytes is None:
+            return 0
+        before = self.resident_bytes
+        excess = min(before - self._limit_bytes, SHORT_BYTES)
+        if excess <= 0:
+            return 0
+        for start, end in self._table.free_ranges.within(HEAD_BYTES, self._warm_end):
+            at = start
+            while end - at >= SHORT_BYTES_MIN:
+                # Which of these pages are there at all is not known: those that are not cost next to nothing.
+                piece = min(end - at, TRIM_BYTES)
+                punch_hole(self.fd, at, piece)
+                at += piece
+                if before - self.resident_bytes >= excess:
+                    return excess
+        return before - self.resident_bytes
+
+    # -- what others ask ----------------------------------------------------------------------------------------------
 
     def running_task(self, slot: int) -> bytes:
         """The object id in a process slot, b"" if none: what the process runs."""
