@@ -22,7 +22,7 @@ def run(actors: int) -> list:
     )
     logger = PandasLogger(searcher)
     searcher.run(5)
-    values = [round(float(value), 4) for value in logger.to_dataframe()["best_eval"]]
+    values = [round(float(value), 4) for value in logger.to_dataframe()["mean_eval"]]
     if actors:
         problem.kill_actors()
     return values
