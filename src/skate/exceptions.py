@@ -187,28 +187,34 @@ class _Unschedulable(SkateError):
         asked: Mapping[str, float] | None = None,
         available: Mapping[str, float] | None = None,
         reason: str = "",
+        next: str = "",
     ) -> None:
         self.name = name
         #: What it needs, and the most that any node has of each resource.
         self.asked = dict(asked or {})
         self.available = dict(available or {})
+        headline = " was not started." if next else " can never run here."
+        if not next and reason:
+            next = "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for."
+        elif not next:
+            next = "ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
         text = _words.compose(
-            f"{self._noun} {name}".rstrip() + " can never run here.",
+            f"{self._noun} {name}".rstrip() + headline,
             what=f"it asks for {_words.amounts(self.asked)}." if self.asked else "",
             why=reason or (f"the machine has {_words.amounts(self.available, self.asked)}." if self.available else ""),
-            next="ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
-            if not reason
-            else "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for.",
+            next=next,
         )
         super().__init__(message or text)
 
 
 class TaskUnschedulableError(_Unschedulable):
-    """The task asks for resources that no node has, and none came within the grace period."""
+    """The task asks for resources that no node has, and none came within the grace period; or no worker can be had for
+    it, because of a limit of the system."""
 
 
 class ActorUnschedulableError(_Unschedulable):
-    """The actor asks for resources that no node has, and none came within the grace period."""
+    """The actor asks for resources that no node has, and none came within the grace period; or no worker can be had for
+    it, because of a limit of the system."""
 
     _noun = "actor"
 

@@ -127,7 +127,7 @@ def test_ten_objects_of_16_mb_through_an_arena_of_64_mb(make: Callable[..., Harn
 
 
 def test_small_objects_carved_from_a_chunk_survive_the_disk(make: Callable[..., Harness]) -> None:
-    harness = make(1 * MB)
+    harness = make(HEAD_BYTES + MB)
     contents: dict[bytes, bytes] = {}
     for chunk in range(8):
         harness.requests += 1
@@ -251,7 +251,7 @@ def test_a_file_size_limit_is_a_full_disk(make: Callable[..., Harness], monkeypa
 
 
 def test_what_breaks_the_protocol_raises_and_harms_nobody(make: Callable[..., Harness]) -> None:
-    harness = make(MB)
+    harness = make(HEAD_BYTES + MB)
     with pytest.raises(StoreProtocolError):
         harness.send(P, Seal([(b"1", P, HEAD_BYTES, 100)]))
     with pytest.raises(StoreProtocolError):
@@ -261,7 +261,7 @@ def test_what_breaks_the_protocol_raises_and_harms_nobody(make: Callable[..., Ha
 
 
 def test_a_dead_process_leaves_nothing(make: Callable[..., Harness]) -> None:
-    harness = make(MB)
+    harness = make(HEAD_BYTES + MB)
     harness.put(P, b"1", bytes(100_000))
     harness.send(P, Allocate(50, 100_000))
     harness.store.process_died(P, harness.now)
@@ -269,7 +269,7 @@ def test_a_dead_process_leaves_nothing(make: Callable[..., Harness]) -> None:
 
 
 def test_slots_tell_what_a_process_ran(make: Callable[..., Harness]) -> None:
-    harness = make(MB)
+    harness = make(HEAD_BYTES + MB)
     assert harness.store.running_task(5) == b""
     task = bytes(range(1, 21))
     harness.memory[slot_offset(5) : slot_offset(5) + SLOT_TASK_BYTES] = task

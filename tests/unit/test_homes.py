@@ -164,6 +164,36 @@ def test_what_they_hold_besides_counts() -> None:
     assert [decider.place(f"sim {index}", nodes, **gpu) for index in range(2)] == [A, B]
 
 
+def with_room(id: bytes, room: int | None, **facts: Any) -> NodeView:
+    view = node(id, **facts)
+    view.actor_room = room
+    return view
+
+
+@pytest.mark.parametrize("facts", [DEFAULT, {"spread": True}, {"spread": False, "resources": {"CPU": 1.0}}])
+def test_a_node_that_has_no_worker_for_an_actor_is_the_last_resort(facts: dict[str, Any]) -> None:
+    facts = dict(facts)
+    assert Decider().place("sim", [with_room(A, 0), with_room(B, 1, used=2), with_room(C, 0)], **facts) == B
+    assert Decider().place("sim", [with_room(A, 0), with_room(B, None, used=2)], **facts) == B, "it does not say"
+    assert Decider().place("sim", [with_room(A, 0), with_room(B, 0, used=2)], **facts) == A
+
+
+def test_its_last_workers_are_not_promised_twice() -> None:
+    decider = Decider()
+    nodes = [with_room(A, 2), with_room(B, 50, used=2)]
+    assert Counter(decider.place(f"sim {index}", nodes, **DEFAULT) for index in range(6)) == {A: 2, B: 4}
+
+
+def test_one_that_waits_for_a_worker_is_moved_to_a_node_that_has_one() -> None:
+    decider = Decider()
+    decider.placing.place(b"sim", ActorInfo("Sim", to_place={"CPU": 1.0}), Job(), [with_room(A, 0)], 0.0)
+    assert decider.at[b"sim"] == A
+    decider.placing.look([with_room(A, 0), with_room(B, 0)], MOVE_AFTER_S)
+    assert decider.at[b"sim"] == A
+    decider.placing.look([with_room(A, 0), with_room(B, 1)], MOVE_AFTER_S)
+    assert decider.at[b"sim"] == B
+
+
 @given(st.lists(st.tuples(st.sampled_from(["in", "out", "died"]), st.sampled_from("xyz"), st.sampled_from(NODES))))
 def test_the_sums_are_right(history: list[tuple[str, str, bytes]]) -> None:
     homes = Homes()

@@ -36,7 +36,18 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 #: From the innermost layer outwards. A name is a package or a module directly under `skate`.
 LAYERS: list[set[str]] = [
     {"_core"},
-    {"_alias", "_error_text", "exceptions", "_config", "_limits", "_object_ref", "_options", "ids", "strategies"},
+    {
+        "_alias",
+        "_config",
+        "_error_text",
+        "_limits",
+        "_object_ref",
+        "_options",
+        "_system_limits",
+        "exceptions",
+        "ids",
+        "strategies",
+    },
     {"_wire", "_serialize"},
     {"_store"},
     {"_control"},

@@ -10,16 +10,16 @@ from skate._store import layout
 
 
 def test_offsets_are_those_of_the_table() -> None:
-    assert layout.HEAD_BYTES == 65_536
+    assert layout.HEAD_BYTES == 1 << 20
     assert layout.SLOT_BYTES == 64
-    assert layout.SLOT_COUNT == 1_024
+    assert layout.SLOT_COUNT == 16_384
     assert layout.SLOT_TASK_BYTES == OBJECT_BYTES == 20
     assert layout.ALIGNMENT == ARENA_ALIGNMENT == 64
     assert layout.HEAD_BYTES % layout.ALIGNMENT == 0
 
 
 def test_slots_fill_the_head_and_do_not_overlap() -> None:
-    assert [layout.slot_offset(i) for i in (0, 1, 1023)] == [0, 64, 65_472]
+    assert [layout.slot_offset(i) for i in (0, 1, 16_383)] == [0, 64, 1_048_512]
     assert layout.slot_offset(layout.SLOT_COUNT - 1) + layout.SLOT_BYTES == layout.HEAD_BYTES
     for slot in (-1, layout.SLOT_COUNT):
         with pytest.raises(ValueError, match="no process slot"):

@@ -625,10 +625,10 @@ REQUESTS: list[dict[str, float]] = [
 class Conversation(RuleBasedStateMachine):
     """Owners, workers and time do whatever they like; the books balance, and nobody is forgotten."""
 
-    @initialize(prestart=st.integers(0, 2), workers_max=st.integers(3, 8))
-    def begin(self, prestart: int, workers_max: int) -> None:
+    @initialize(prestart=st.integers(0, 2), workers_max=st.integers(3, 8), kept=st.integers(0, 2))
+    def begin(self, prestart: int, workers_max: int, kept: int) -> None:
         self.now = 0.0
-        config = SchedulerConfig(prestart=prestart, workers_max=workers_max, starting_max=3)
+        config = SchedulerConfig(prestart=prestart, workers_max=workers_max, starting_max=3, kept_for_tasks=kept)
         self.scheduler = Scheduler(to_units({"CPU": 3, "GPU": 1, "wheels": 1}), config)
         self.numbers = itertools.count()
         self.owners: set[bytes] = {A, B}
@@ -816,6 +816,8 @@ class Conversation(RuleBasedStateMachine):
             self.scheduler.validate()
             assert sum(self.scheduler.starting.values()) == len(self.starting)
             assert len(self.alive) + len(self.starting) <= self.scheduler.config.workers_max
+            config = self.scheduler.config
+            assert len(self.lent_for_good()) <= config.workers_max - config.kept_for_tasks
             held = {number for number, lease in self.leases.items() if lease.worker not in self.doomed}
             assert held <= set(self.scheduler.leases)
 
@@ -826,6 +828,8 @@ class Conversation(RuleBasedStateMachine):
         for demand in self.scheduler.demands.values():
             idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
             idle = [worker for worker in idle if worker.program in (b"", demand.program)]
+            if demand.dedicated and self.scheduler.actor_room() <= 0:
+                continue
             if idle and self.scheduler.pool.fits(demand.request):
                 others = [other for other in self.scheduler.demands.values() if other is not demand]
                 assert others, f"{demand} fits, has an idle worker, and is alone"
@@ -1062,3 +1066,85 @@ def test_workers_for_good_count_among_the_bound_of_all() -> None:
     (described,) = node.scheduler.describe_demands(node.now)["demands"]
     assert "2 workers" in described["waits_for"]
     assert node.tell(ProcessDied(W1)) == [StartWorker(())]
+
+
+# -- as many workers as there can be -----------------------------------------------------------------------------------
+
+
+def test_actors_leave_workers_to_tasks() -> None:
+    node = Node({"CPU": 4}, workers=3, workers_max=3, kept_for_tasks=1)
+    assert want(node, X) == [given(X, 1, W3)]
+    assert want(node, Y) == [given(Y, 2, W2)]
+    assert want(node, b"actor-z") == [], "the last one is for tasks, though it is idle"
+    assert node.demand(A) == [grant(A, 3, W1)]
+    assert node.tell(LeaseReturned(A, 3)) == []
+    assert node.tell(ProcessDied(W3)) == [given(b"actor-z", 4, W1)]
+
+
+def test_no_worker_is_started_for_an_actor_that_may_not_have_it() -> None:
+    node = Node({"CPU": 4}, workers=1, workers_max=3, kept_for_tasks=2)
+    assert want(node, X) == [given(X, 1, W1)]
+    assert want(node, Y) == []
+    assert node.demand(A, 9) == [StartWorker(())] * 2
+
+
+def test_an_actor_that_leaves_and_stays_for_what_it_owns_still_has_its_worker() -> None:
+    node = Node({"CPU": 4}, workers=2, workers_max=2, kept_for_tasks=1)
+    want(node, X)
+    want(node, Y)
+    assert node.tell(WorkerRetired(W2)) == []
+    assert node.tell(ProcessDied(W2)) == [given(Y, 2, W1)]
+
+
+def test_an_actor_for_which_there_is_no_worker_is_refused_after_the_grace_period() -> None:
+    node = Node(
+        {"CPU": 4}, workers=2, workers_max=2, kept_for_tasks=1, infeasible_grace_s=10.0, workers_max_why="few files"
+    )
+    want(node, X)
+    node.wait(5.0)
+    assert want(node, Y) == []
+    (described,) = node.scheduler.describe_demands(node.now)["demands"]
+    assert "2 workers (few files), of which 1 are kept for tasks" in described["waits_for"]
+    assert node.wait(9.9) == []
+    deadline = node.scheduler.next_deadline()
+    assert deadline is not None
+    (refused,) = node.wait(deadline - node.now)
+    assert isinstance(refused, ReportInfeasible)
+    assert (refused.process, refused.asked, refused.reason) == (Y, {}, "")
+    assert "it got no worker for 10 s: this node can have 2 workers (few files)" in refused.limit
+
+
+def test_while_others_get_workers_an_actor_may_still_wait() -> None:
+    node = Node({"CPU": 4}, workers=2, workers_max=2, kept_for_tasks=1, infeasible_grace_s=10.0, idle_worker_s=99.0)
+    want(node, X)
+    want(node, Y)
+    want(node, b"actor-z")
+    node.wait(9.0)
+    assert node.tell(ProcessDied(W2)) == [given(Y, 2, W1)]
+    assert node.wait(9.0) == []
+    (refused,) = node.wait(1.0)
+    assert isinstance(refused, ReportInfeasible)
+
+
+def test_one_that_began_to_wait_before_is_refused_with_the_others() -> None:
+    node = Node({"CPU": 4}, workers=1, workers_max=2, kept_for_tasks=1, infeasible_grace_s=10.0)
+    want(node, X)
+    node.now += 20.0
+    commands = node.tell(DemandChanged(Y, 0, {}, {}, 1, to_place=CPU, dedicated=True, since=node.now - 15.0))
+    assert [type(command) for command in commands] == [ReportInfeasible]
+
+
+def test_one_that_waits_for_resources_is_not_refused_for_the_lack_of_workers() -> None:
+    node = Node({"CPU": 1}, workers=1, workers_max=2, kept_for_tasks=1, infeasible_grace_s=10.0)
+    want(node, X, resources={"CPU": 1})
+    want(node, Y, resources={"CPU": 1})
+    assert not any(isinstance(it, ReportInfeasible) for it in node.wait(30.0))
+
+
+def test_actors_are_no_hope_for_tasks_when_no_worker_can_be_started() -> None:
+    node = Node(workers=1)
+    want(node, X)
+    assert node.demand(A) == [StartWorker(())]
+    for _ in range(START_FAILURES_MAX):
+        commands = node.tell(StartFailed((), "fork failed"))
+    assert [type(command) for command in commands] == [ReportInfeasible]

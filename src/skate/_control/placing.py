@@ -58,6 +58,8 @@ class Placing:
         waiting.node = chosen.id
         self._homes.move_in(actor, Home(chosen.id, request.held, request.spread))
         chosen.queued += 1  # until its next report
+        if chosen.actor_room:
+            chosen.actor_room -= 1
         self._ask(chosen.id, actor, waiting.info, waiting.job)
 
     def unplace(self, actor: bytes) -> None:
@@ -102,9 +104,9 @@ class Placing:
     def _move(self, actor: bytes, waiting: Waiting, nodes: list[NodeView], now: float) -> None:
         request = _request(waiting.info)
         here = next((node for node in nodes if node.id == waiting.node), None)
-        if here is not None and here.fits(request.held):
+        if here is not None and here.can_start_actor(request.held):
             return
-        free = [node for node in nodes if node.fits(request.held) and node.id != waiting.node]
+        free = [node for node in nodes if node.can_start_actor(request.held) and node.id != waiting.node]
         if free and not isinstance(choose(request, free), Nowhere):
             self._withdraw(waiting.node, actor)
             waiting.since = now

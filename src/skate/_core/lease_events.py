@@ -72,6 +72,8 @@ class DemandChanged(Event, frozen=True):
     #: The driver that it works for, though perhaps that is gone. A worker keeps the modules that it has imported, so it
     #: works for one program only.
     program: bytes = b""
+    #: When it began to wait, if that was before it is told.
+    since: float | None = None
 
 
 class LeaseReturned(Event, frozen=True):
@@ -157,6 +159,8 @@ class ReportInfeasible(msgspec.Struct, frozen=True):
     asked: dict[str, float]
     total: dict[str, float]
     reason: str
+    #: Set if it is an actor, and the node can have no more workers for actors: the limit.
+    limit: str = ""
 
 
 Command = StartWorker | GrantLease | AskReclaim | AskRetire | KillWorker | ReportInfeasible

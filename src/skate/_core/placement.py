@@ -55,12 +55,18 @@ class NodeView(msgspec.Struct, kw_only=True):
     #: Of its object store.
     store_bytes: int = 0
     store_used_bytes: int = 0
+    #: How many more workers it can have for actors; None: it does not say.
+    actor_room: int | None = None
 
     def can_ever_fit(self, needs: Amounts) -> bool:
         return self.serves and all(amount <= self.total.get(name, 0) for name, amount in needs.items())
 
     def fits(self, needs: Amounts) -> bool:
         return all(amount <= self.available.get(name, 0) for name, amount in needs.items())
+
+    def can_start_actor(self, held: Amounts) -> bool:
+        """Now, by its report."""
+        return self.actor_room != 0 and self.fits(held)
 
     def can_ever_hold(self, inputs: Sequence[Input]) -> bool:
         return not self.store_bytes or _missing_bytes(self, inputs) <= self.store_bytes
@@ -204,6 +210,8 @@ def order(
         feasible = [node for node in feasible if node.has_labels(request.preferred)] or feasible
     if request.inputs:
         feasible = [node for node in feasible if node.can_ever_hold(request.inputs)] or feasible
+    if residents is not None:  # it is an actor: one that has no worker for it is the last resort
+        feasible = [node for node in feasible if node.actor_room != 0] or feasible
     if request.spread and residents is not None:
         return sorted(feasible, key=lambda node: _as_home(node, request, residents.get(node.id, NOBODY)))
     if residents is not None and not any(is_cpu(name) for name in request.held):

@@ -18,6 +18,7 @@ what there is; a worker has at most one lease; every demand that fits is granted
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ from skate._core.lease_events import (
     WorkerStays,
     WorkerUnblocked,
 )
+from skate._core.lease_report import describe_demands, describe_limit, statistics
 from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S, Class, Demand, Lease, Shares, Turns
 from skate._core.resources import GROUP, Allocation, Amounts, ResourcePool, group_of, to_floats, to_units
 
@@ -75,6 +77,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
     starting_max: int = 8
     #: Workers at the same time. When reached, demands wait for workers, and `describe_demands` says so.
     workers_max: int = 1000
+    #: Of them, those that actors leave to tasks: an actor lives as long as it likes, and tasks must go on.
+    kept_for_tasks: int = 0
+    #: What sets `workers_max`, for people.
+    workers_max_why: str = ""
 
 
 class Trouble(msgspec.Struct):
@@ -112,13 +118,17 @@ class Scheduler:
         self.pool = ResourcePool(total)
         self.demands: dict[Class, Demand] = {}
         self.leases: dict[int, Lease] = {}
+        #: Those of them that tasks have, and that may be asked back; the others are actors, and may be many.
+        self.lent: dict[int, Lease] = {}
         self.workers: dict[bytes, Worker] = {}
+        #: Those of them that are there for any task: the others are actors, or leave.
+        self.shared: dict[bytes, Worker] = {}
         #: Idle workers of each environment; the one used last is at the end, and is used again first.
         self.idle: dict[Env, list[Worker]] = {}
         #: Workers of each environment that were told to start and are not ready.
         self.starting: dict[Env, int] = {}
         #: Environments whose last attempt to start a worker failed.
-        self._troubles: dict[Env, Trouble] = {}
+        self.troubles: dict[Env, Trouble] = {}
         self.shares = Shares()
         self._job_started = False
         #: Drivers on this node.
@@ -126,8 +136,10 @@ class Scheduler:
         self._last_lease = first_lease - 1
         self._last_turn = 0
         self._deadline: float | None = None
-        self._granted = 0
-        self._reclaimed = 0
+        #: When an actor last got a worker.
+        self._actor_granted_at = -math.inf
+        self.granted = 0
+        self.reclaimed = 0
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -148,9 +160,9 @@ class Scheduler:
 
     def _on_worker_ready(self, event: WorkerReady, now: float, commands: list[Command]) -> None:
         self._started(event.env)
-        self._troubles.pop(event.env, None)
+        self.troubles.pop(event.env, None)
         worker = Worker(event.worker, event.env, "idle", now)
-        self.workers[event.worker] = worker
+        self.workers[event.worker] = self.shared[event.worker] = worker
         self.idle.setdefault(event.env, []).append(worker)
 
     def _on_start_failed(self, event: StartFailed, now: float, commands: list[Command]) -> None:
@@ -166,15 +178,15 @@ class Scheduler:
 
     def _note_trouble(self, env: Env, reason: str) -> int:
         """How often it failed in a row."""
-        trouble = self._troubles.setdefault(env, Trouble(0, "", 0.0))
+        trouble = self.troubles.setdefault(env, Trouble(0, "", 0.0))
         trouble.failures += 1
         trouble.reason = reason
         return trouble.failures
 
     def _give_up(self, env: Env, reason: str, now: float, commands: list[Command]) -> None:
         """No more workers of that environment, for a while. What has no hope of any is refused."""
-        self._troubles[env].retry_at = now + START_RETRY_S
-        hopes = {worker.program for worker in self.workers.values() if worker.env == env}
+        self.troubles[env].retry_at = now + START_RETRY_S
+        hopes = {worker.program for worker in self.shared.values() if worker.env == env}
         total = to_floats(self.pool.total)
         for demand in [d for d in self.demands.values() if d.env == env and hopes.isdisjoint({b"", d.program})]:
             del self.demands[demand.cls]
@@ -195,12 +207,13 @@ class Scheduler:
         for useless in [it for idle in self.idle.values() for it in idle if it.program == process]:
             self._ask_to_leave(useless, now, commands)
         worker = self.workers.pop(process, None)
+        self.shared.pop(process, None)
         if worker is not None:
             if worker.lease is not None:
                 self._end_lease(worker.lease)
             elif worker.state == "idle":
                 self._not_idle(worker)
-        for lease in self.leases.values():
+        for lease in self.lent.values():
             if lease.owner == process:
                 # What the worker does is of no use to anybody. Its resources are free when it is dead.
                 lease.asked_back_at = now
@@ -234,7 +247,7 @@ class Scheduler:
             event.count,
             event.depth,
             self._next_turn(),
-            now,
+            now if event.since is None else event.since,
             feasible,
             event.retriable,
             event.dedicated,
@@ -263,6 +276,7 @@ class Scheduler:
 
     def _end_lease(self, lease: Lease) -> None:
         del self.leases[lease.number]
+        self.lent.pop(lease.number, None)
         worker = self.workers.get(lease.worker)
         if worker is not None:
             worker.lease = None
@@ -309,6 +323,7 @@ class Scheduler:
         elif worker.lease is not None and worker.lease.dedicated:
             self._end_lease(worker.lease)  # what it was wanted for is over; only what it owns is still of use
         worker.state = "retiring"
+        self.shared.pop(event.worker, None)
 
     def _on_worker_stays(self, event: WorkerStays, now: float, commands: list[Command]) -> None:
         worker = self.workers.get(event.worker)
@@ -338,7 +353,7 @@ class Scheduler:
             demand.feasible = self.pool.can_ever_fit(demand.needs)
 
     def _on_time_passed(self, event: TimePassed, now: float, commands: list[Command]) -> None:
-        for worker in self.workers.values():
+        for worker in self.shared.values():
             if worker.state == "asked" and now >= worker.since + ASK_GRACE_S:
                 worker.stayed_at = now
                 self._make_idle(worker, now)
@@ -351,20 +366,35 @@ class Scheduler:
         wanted: dict[Env, int] = {}
         if self.demands:
             short = self._grant(now, free, wanted, commands)
-            if short and self.leases:
+            if short and self.lent:
                 self._reclaim(now, free, short, commands)
         self._start_workers(now, wanted, commands)
         self._end_idle_workers(now, commands)
         self._deadline = self._find_deadline(now)
 
     def _refuse_infeasible(self, now: float, commands: list[Command]) -> None:
+        grace_s = self.config.infeasible_grace_s
         for demand in list(self.demands.values()):
-            if group_of(demand.needs):
+            if now >= self._crowded_out_at(demand):
+                del self.demands[demand.cls]
+                limit = f"it got no worker for {grace_s:g} s: {describe_limit(self.config)}"
+                commands.append(ReportInfeasible(demand.process, demand.key, {}, {}, "", limit))
+            elif group_of(demand.needs):
                 continue  # the group may be reserved at any time, or be removed
-            if not demand.feasible and now >= demand.waiting_since + self.config.infeasible_grace_s:
+            elif not demand.feasible and now >= demand.waiting_since + grace_s:
                 del self.demands[demand.cls]
                 asked, total = to_floats(demand.needs), to_floats(self.pool.total)
                 commands.append(ReportInfeasible(demand.process, demand.key, asked, total, ""))
+
+    def actor_room(self) -> int:
+        """How many more workers actors can have."""
+        return self.config.workers_max - self.config.kept_for_tasks - (len(self.workers) - len(self.shared))
+
+    def _crowded_out_at(self, demand: Demand) -> float:
+        """When an actor is refused for whom there is no worker, unless others end: not while any still get theirs."""
+        if not demand.dedicated or not demand.feasible or self.actor_room() > 0 or not self.pool.fits(demand.request):
+            return math.inf
+        return max(demand.waiting_since, self._actor_granted_at) + self.config.infeasible_grace_s
 
     def _grant(self, now: float, free: ResourcePool, wanted: dict[Env, int], commands: list[Command]) -> list[Demand]:
         """Grant all that fits; return what did not. `free` is what is left then, `wanted` the missing workers."""
@@ -372,6 +402,7 @@ class Scheduler:
         # The first overdue demand that does not fit: others leave its resources alone until it does. Deeper ones are
         # exempt, for the task that holds what it lacks may be waiting for them.
         reserved: Demand | None = None
+        actor_room = self.actor_room()
         turns = Turns(self.shares, [d for d in self.demands.values() if d.feasible], now)
         for demand in turns:
             leaving = reserved.request if reserved is not None and demand.depth <= reserved.depth else None
@@ -380,6 +411,10 @@ class Scheduler:
                     reserved = demand
                 short.append(demand)
                 continue
+            if demand.dedicated:
+                if actor_room <= 0:
+                    continue
+                actor_room -= 1
             if self._idle_for(demand) is not None:
                 allocation = free.take(demand.request)
                 commands.append(self._grant_one(demand, allocation, now))
@@ -388,6 +423,7 @@ class Scheduler:
             missing = wanted.get(demand.env, 0)
             if missing >= self.starting.get(demand.env, 0) + self._starts_left(demand.env, now):
                 wanted.setdefault(demand.env, 0)
+                actor_room += demand.dedicated
                 continue
             free.take(demand.request)
             wanted[demand.env] = missing + 1
@@ -427,6 +463,11 @@ class Scheduler:
             was_overdue=self.shares.is_overdue(demand, now),
         )
         worker.lease = self.leases[lease.number] = lease
+        if demand.dedicated:
+            del self.shared[worker.id]
+            self._actor_granted_at = now
+        else:
+            self.lent[lease.number] = lease
         self.shares.count_held(lease, 1)
         self.shares.count_running(lease, 1)
         demand.count -= 1
@@ -434,7 +475,7 @@ class Scheduler:
             del self.demands[demand.cls]
         demand.turn = self._next_turn()
         demand.waiting_since = now
-        self._granted += 1
+        self.granted += 1
         resources = to_floats(allocation.amounts)
         return GrantLease(demand.process, demand.key, lease.number, worker.id, resources, allocation.gpu_ids)
 
@@ -442,13 +483,13 @@ class Scheduler:
         """Ask for leases back, for the demands that did not fit."""
         asks: dict[bytes, list[int]] = {}
         turns = Turns(self.shares, short, now)
-        for lease in self.leases.values():
+        for lease in self.lent.values():
             if lease.is_expected(now):
                 free.give_back(lease.allocation, but_cpus=lease.blocked)
                 turns.expected(lease)
         for demand in turns:
             if not free.fits(demand.request):
-                victims = turns.choose_victims(demand, self.leases.values(), free)
+                victims = turns.choose_victims(demand, self.lent.values(), free)
                 if not victims:
                     continue
                 for lease in victims:
@@ -459,11 +500,11 @@ class Scheduler:
             free.take(demand.request)
             turns.promised(demand)
         for process, leases in asks.items():
-            self._reclaimed += len(leases)
+            self.reclaimed += len(leases)
             commands.append(AskReclaim(process, leases))
 
     def _starts_left(self, env: Env, now: float) -> int:
-        trouble = self._troubles.get(env)
+        trouble = self.troubles.get(env)
         if trouble is not None and now < trouble.retry_at:
             return 0
         config = self.config
@@ -473,8 +514,8 @@ class Scheduler:
     def _start_workers(self, now: float, wanted: dict[Env, int], commands: list[Command]) -> None:
         lacking = list(wanted)
         # Workers that nobody waits for are not worth a second try: a demand will come.
-        if self._job_started and () not in self._troubles:
-            plain = sum(1 for it in self.workers.values() if not it.env and it.is_shared and self._may_be_used(it))
+        if self._job_started and () not in self.troubles:
+            plain = sum(1 for it in self.shared.values() if not it.env and self._may_be_used(it))
             missing = self.config.prestart - plain
             if missing > wanted.get((), 0):
                 wanted[()] = missing
@@ -484,7 +525,7 @@ class Scheduler:
                 self.starting[env] = self.starting.get(env, 0) + starts
                 commands += [StartWorker(env)] * starts
         if any(not self.starting.get(env) for env in lacking) and (
-            len(self.workers) >= self.config.workers_max or not self._troubles.keys().isdisjoint(lacking)
+            len(self.workers) >= self.config.workers_max or not self.troubles.keys().isdisjoint(lacking)
         ):
             self._make_room(now, commands)
 
@@ -533,81 +574,25 @@ class Scheduler:
             for demand in self.demands.values()
         ]
         if any(demand.feasible for demand in self.demands.values()):
-            for lease in self.leases.values():
+            for lease in self.lent.values():
                 asked_at = lease.asked_back_at
                 times.append(lease.granted_at + QUANTUM_S if asked_at is None else asked_at + LATE_S)
-            times += [trouble.retry_at for trouble in self._troubles.values()]
+            times += [trouble.retry_at for trouble in self.troubles.values()]
             times += [worker.stayed_at + ASK_AGAIN_S for idle in self.idle.values() for worker in idle]
         times += [worker.since + config.idle_worker_s for worker in self._not_kept()]
-        times += [worker.since + ASK_GRACE_S for worker in self.workers.values() if worker.state == "asked"]
+        times += [worker.since + ASK_GRACE_S for worker in self.shared.values() if worker.state == "asked"]
+        if self.actor_room() <= 0:
+            times += [self._crowded_out_at(demand) for demand in self.demands.values() if demand.dedicated]
         return min((time for time in times if now < time), default=None)
 
     # -- looking inside -------------------------------------------------------------------------------------------
 
     def describe_demands(self, now: float) -> dict[str, Any]:
         """Why leases are not granted: what is asked, what there is, who holds it."""
-        free = self.pool
-        demands = []
-        for demand in self.demands.values():
-            if not demand.feasible:
-                waits_for = "resources that this node does not have"
-            elif not free.fits(demand.request):
-                waits_for = "resources that others hold"
-            elif len(self.workers) >= self.config.workers_max:
-                waits_for = f"one of the node's {self.config.workers_max} workers, which are all in use"
-            elif (trouble := self._troubles.get(demand.env)) is not None:
-                waits_for = f"a worker; the last one could not be started: {trouble.reason}"
-            else:
-                waits_for = "a worker that starts"
-            demands.append(
-                {
-                    "process": demand.process,
-                    "key": demand.key,
-                    "resources": to_floats(demand.request),
-                    "to_place": to_floats(demand.needs),
-                    "env": dict(demand.env),
-                    "count": demand.count,
-                    "depth": demand.depth,
-                    "waiting_s": max(0.0, now - demand.waiting_since),
-                    "held": self.shares.held.get(demand.cls, 0),
-                    "waits_for": waits_for,
-                }
-            )
-        leases = [
-            {
-                "lease": lease.number,
-                "owner": lease.owner,
-                "key": lease.key,
-                "worker": lease.worker,
-                "resources": to_floats(lease.allocation.amounts),
-                "depth": lease.depth,
-                "held_s": max(0.0, now - lease.granted_at),
-                "blocked": lease.blocked,
-                "asked_back": lease.asked_back_at is not None,
-            }
-            for lease in self.leases.values()
-        ]
-        return {
-            "total": to_floats(free.total),
-            "available": to_floats(free.available),
-            "workers": len(self.workers),
-            "workers_max": self.config.workers_max,
-            "workers_starting": sum(self.starting.values()),
-            "demands": demands,
-            "leases": leases,
-        }
+        return describe_demands(self, now)
 
     def statistics(self) -> dict[str, int]:
-        return {
-            "workers": len(self.workers),
-            "workers_idle": sum(len(idle) for idle in self.idle.values()),
-            "workers_starting": sum(self.starting.values()),
-            "demands": len(self.demands),
-            "leases": len(self.leases),
-            "leases_blocked": sum(lease.blocked for lease in self.leases.values()),
-            "leases_granted": self._granted,
-            "leases_asked_back": self._reclaimed,
-        }
+        return statistics(self)
 
     def validate(self) -> None:
         self.pool.validate()
@@ -634,6 +619,8 @@ class Scheduler:
         for worker in self.workers.values():
             assert worker.state != "leased" or worker.lease is not None, worker
             assert worker.state not in ("idle", "asked") or worker.lease is None, worker
+        assert self.lent == {number: lease for number, lease in self.leases.items() if not lease.dedicated}
+        assert self.shared == {worker.id: worker for worker in self.workers.values() if worker.is_shared}
         for env, workers in self.idle.items():
             assert workers, f"an empty list of idle workers for {env}"
         assert all(count > 0 for count in self.starting.values()), self.starting

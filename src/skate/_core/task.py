@@ -155,7 +155,8 @@ class Death(msgspec.Struct, array_like=True, gc=False):
     """Why an actor, or one of its lives, is over."""
 
     #: "arguments", "init", "exit", "kill", "scope", "owner", "crash", "restarts", "memory", "infeasible" (for its
-    #: node), "nowhere" (no node can run it) or "group" (its placement group was removed).
+    #: node), "nowhere" (no node can run it), "workers" (no worker can be had) or "group" (its placement group was
+    #: removed).
     kind: str
     #: For people: a sentence.
     reason: str

@@ -41,8 +41,8 @@ class Actors:
         self.service: ActorService | None = (
             ActorService(self, daemon.commons.functions) if daemon.commons is not None else None
         )
-        #: Those that a worker is looked for: what they are, and their job.
-        self._placing: dict[bytes, tuple[ActorInfo, Job]] = {}
+        #: Those that a worker is looked for: what they are, their job, and since when.
+        self._placing: dict[bytes, tuple[ActorInfo, Job, float]] = {}
         #: The same by what they need, and those that wait for their turn. The scheduler looks at every demand at every
         #: event; of a thousand that ask for the same a few are enough.
         self._looking: dict[Needs, set[bytes]] = {}
@@ -88,15 +88,19 @@ class Actors:
 
     def on_infeasible(self, command: leases.ReportInfeasible) -> None:
         self._found(command.process)
-        reason = command.reason or "it asks for more than this machine has."
-        death = Death("infeasible", reason, asked=command.asked, total=command.total)
+        if command.limit:
+            death = Death("workers", command.limit)
+        else:
+            reason = command.reason or "it asks for more than this machine has."
+            death = Death("infeasible", reason, asked=command.asked, total=command.total)
         if self.service is not None:
             self.service.infeasible(command.process, death)
         else:
             self._neighbours.actor_not_placed(command.process, death)
 
-    def find_worker(self, actor: bytes, info: ActorInfo, job: Job) -> None:
-        self._placing[actor] = (info, job)
+    def find_worker(self, actor: bytes, info: ActorInfo, job: Job, since: float | None = None) -> None:
+        since = time.monotonic() if since is None else since
+        self._placing[actor] = (info, job, since)
         needs = _needs(info)
         looking = self._looking.setdefault(needs, set())
         # What can never be had is asked for by all at once, so that all are refused at the same time.
@@ -116,6 +120,7 @@ class Actors:
                 to_place=info.to_place,
                 dedicated=True,
                 program=job.program,
+                since=since,
             )
         )
 

@@ -38,6 +38,7 @@ from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average
 from skate._core.resources import marks_of_node, to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
+from skate._core.worker_limit import worker_limit
 from skate._node.actors import Actors
 from skate._node.demands import Demands
 from skate._node.groups import Groups
@@ -49,9 +50,10 @@ from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
-from skate._node.system import LOOPBACK, is_stopped, raise_descriptor_limit, resources_of, wait_writable
+from skate._node.system import LOOPBACK, is_stopped, resources_of, wait_writable
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
+from skate._system_limits import raise_descriptor_limit, raise_process_limit, thread_limits
 from skate._wire import messages as wire
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.loop import EventLoop, Timer
@@ -65,8 +67,6 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_S = 0.05
 #: A worker whose control channel ended is killed if it is still there after this time.
 EXIT_GRACE_S = 0.2
-#: Descriptors that the daemon has open for a worker (control channel, two pipes), and some to spare.
-DESCRIPTORS_PER_WORKER = 4
 #: The zygote of an environment stays so much longer than its idle workers: it costs a hundred times as much to start.
 ZYGOTE_IDLE_FACTOR = 6
 #: Time that ending may take, and how long a driver that is still reading the last lines is given in all.
@@ -128,7 +128,14 @@ class Daemon:
             self.describe_process,
             full_grace_s=config.store_full_grace_s,
         )
-        descriptors = raise_descriptor_limit()
+        raise_process_limit()
+        limit = worker_limit(
+            slots=SLOT_COUNT,
+            descriptors=raise_descriptor_limit(),
+            threads=thread_limits(),
+            cpus=config.num_cpus,
+            in_cluster=config.cluster is not None,
+        )
         prestart = max(1, int(config.num_cpus)) if config.prestart is None else config.prestart
         if not config.serves or (config.cluster is not None and config.control_fd < 0):
             prestart = 0  # it may be one of many nodes, and have nothing to do for long
@@ -139,8 +146,9 @@ class Daemon:
                 idle_worker_s=config.idle_worker_s,
                 infeasible_grace_s=config.infeasible_grace_s,
                 starting_max=max(4, prestart + 2),
-                # One slot to spare: a dead worker is replaced just before its slot is free again.
-                workers_max=min(SLOT_COUNT - 1, descriptors // DESCRIPTORS_PER_WORKER),
+                workers_max=limit.workers,
+                kept_for_tasks=limit.for_tasks,
+                workers_max_why=limit.why,
             ),
             first_lease=place_of(self.number, 1),
         )
@@ -569,6 +577,7 @@ class Daemon:
             bytes_per_s=self.bytes_per_s.value,
             store_bytes=self.config.object_store_memory,
             store_used_bytes=self.store.used_bytes,
+            actor_room=max(0, self.scheduler.actor_room()),
         )
 
     def capacity(self) -> dict[str, float]:

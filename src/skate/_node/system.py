@@ -28,15 +28,6 @@ def resources_of(config: NodeConfig) -> dict[str, float]:
     return resources
 
 
-def raise_descriptor_limit() -> int:
-    """As many open files as the system allows us; how many that is."""
-    import resource
-
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return 1 << 20 if hard == resource.RLIM_INFINITY else hard
-
-
 def wait_writable(fd: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)

@@ -130,7 +130,10 @@ class WorkerPool:
         self._zygote_idle_s = zygote_idle_s
         self.workers: dict[bytes, PooledWorker] = {}
         self._zygotes: dict[Env, ZygoteProcess] = {}
-        self._slots_free = deque(range(slots))
+        #: Those that were used before, and how many have been used at all.
+        self._slots_free: deque[int] = deque()
+        self._slots_used = 0
+        self._slots = slots
 
     # -- zygotes --------------------------------------------------------------------------------------------------
 
@@ -287,18 +290,20 @@ class WorkerPool:
         if process.idle_timer is not None:
             process.idle_timer.cancel()
             process.idle_timer = None
-        if not self._slots_free:
+        slot = self._take_slot()
+        if slot is None:
             self._owner.on_start_failed(env, "all process slots of the arena are taken")
             return
         setup = self.setup
         try:
             control, stdout, stderr, arena_fd = _open_lines(setup.arena_fd)
         except OSError as error:
+            self._slots_free.append(slot)
             self._owner.on_start_failed(env, f"its connections could not be made: {error.strerror}")
             return
         process_id = new_process_id(node_of(setup.node_id))
         channel = Channel(socket.socket(fileno=control[0]), name="worker")
-        worker = PooledWorker(process_id, env, self._slots_free.popleft(), channel, stdout=stdout[0], stderr=stderr[0])
+        worker = PooledWorker(process_id, env, slot, channel, stdout=stdout[0], stderr=stderr[0])
         self.workers[process_id] = process.workers[process_id] = worker
         self._owner.on_worker_created(worker)
         worker.start_timer = self._loop.call_at(
@@ -307,6 +312,15 @@ class WorkerPool:
         )
         order = zygote.ForkWorker(process_id, worker.slot, setup.node_id, setup.arena_bytes)
         self._send(process, order, (control[1], arena_fd, stdout[1], stderr[1]))
+
+    def _take_slot(self) -> int | None:
+        """One that was used before, so that few pages of the arena are for slots; None: all are taken."""
+        if self._slots_free:
+            return self._slots_free.popleft()
+        if self._slots_used == self._slots:
+            return None
+        self._slots_used += 1
+        return self._slots_used - 1
 
     def said_hello(self, process_id: bytes, pid: int) -> None:
         """The worker works."""

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from skate._node import interpreter
+from skate._system_limits import USER_DESCRIPTORS_MAX, raise_descriptor_limit, raise_process_limit
 
 #: The largest packet: a ForkWorker with a long sys.path.
 PACKET_BYTES_MAX = 160 << 10
@@ -175,6 +176,8 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         die_with_parent(parent_pid, signal.SIGTERM)
+        raise_descriptor_limit(USER_DESCRIPTORS_MAX)
+        raise_process_limit()
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a worker: there is a worker a core
         self._sock.setblocking(True)
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,7 +1,8 @@
 """The bytes of a node's arena: one sparse memory file, mapped by every process of the node.
 
     OFFSET          SIZE                 DESCRIPTION
-    0               HEAD_BYTES (65,536)  process slots: SLOT_COUNT (1,024) of SLOT_BYTES (64) each
+    0               HEAD_BYTES (1 MiB)   process slots: SLOT_COUNT (16,384) of SLOT_BYTES (64) each; memory is used for
+                                         those of processes that there have been
     HEAD_BYTES      to arena_bytes       objects, each on a multiple of ALIGNMENT; the daemon says who may use what
     arena_bytes     to arena_file_bytes  never touched, so it costs address space and no memory
 
@@ -19,10 +20,11 @@ an array may reach past the end of the last object, so the mapping has to go on 
 from __future__ import annotations
 
 #: Where the objects begin.
-HEAD_BYTES = 64 * 1024
+HEAD_BYTES = 1 << 20
 #: One slot a process, each in a cache line of its own.
 SLOT_BYTES = 64
-#: So many processes of a node can have a slot at the same time.
+#: So many processes of a node can have a slot at the same time: as many as there can be with 32,768 threads, which is
+#: what Linux allows if it is not told otherwise.
 SLOT_COUNT = HEAD_BYTES // SLOT_BYTES
 #: Size of either field of a slot: an object id (`_core.ids.OBJECT_BYTES`).
 SLOT_TASK_BYTES = 20

@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 #: Items that a generator may be ahead of its reader if nothing bounds it.
 NO_LIMIT = 1 << 60
+#: What helps when a node can have no more workers.
+MORE_WORKERS = (
+    "end actors that are not needed (drop their handles, or skate.kill), let one actor do the work of several "
+    "(max_concurrency), raise that limit and start the node again, or add a node."
+)
 #: An actor that runs so many calls at a time is not soon full of generators that wait for their readers.
 MANY_PLACES = 100
 
@@ -457,6 +462,8 @@ class Actors:
         death = link.death or Death("crash", "it is not known why.")
         if death.kind == "group":
             return ActorPlacementGroupRemoved(f"the placement group of the actor {link.name} was removed.")
+        if death.kind == "workers":
+            return ActorUnschedulableError(name=link.name, reason=death.reason, next=MORE_WORKERS)
         if death.kind == "nowhere" or (death.kind == "infeasible" and death.asked):
             reason = death.reason if death.kind == "nowhere" else ""
             return ActorUnschedulableError(name=link.name, asked=death.asked, available=death.total, reason=reason)

@@ -35,10 +35,12 @@ class Node:
         # What the runtime and the first task need.
         import skate._serialize.errors
         import skate._serialize.pickler  # noqa: F401
+        from skate._system_limits import USER_DESCRIPTORS_MAX, raise_descriptor_limit
         from skate._wire.messages import Hello
         from skate._worker.logs import LogPrinter
         from skate._worker.runtime import Runtime
 
+        raise_descriptor_limit(USER_DESCRIPTORS_MAX)
         self.runtime = Runtime(sock)
         self.runtime.daemon_exit_code = self._exit_code
         self._printer = LogPrinter(self.runtime.loop)

@@ -198,7 +198,13 @@ def _explain_queued(runtime: Runtime, name: str, queued: Any) -> str:
         f"{_number(kind, max(free.get(kind, 0), 0))} of {_amount(kind, total.get(kind, 0))}" for kind in cls.resources
     )
     where = _wanted(cls.where)
-    return f"{name} waits for a worker{where}: it needs {needs}{ahead}; free now: {has or 'anything'}."
+    text = f"{name} waits for a worker{where}: it needs {needs}{ahead}; free now: {has or 'anything'}"
+    if all(amount <= free.get(kind, 0) for kind, amount in cls.resources.items()):
+        # Then it lacks something else: a worker, if this node is the one that is asked.
+        asked = runtime.query("demands")["demands"]
+        mine = [it for it in asked if it["process"] == runtime.process_id and it["key"] == cls.key]
+        text += "".join(f"; it waits for {demand['waits_for']}" for demand in mine)
+    return f"{text}."
 
 
 def _amount(kind: str, amount: float) -> str:

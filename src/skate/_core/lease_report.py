@@ -1,0 +1,96 @@
+"""What a scheduler says of itself to people: who waits for what, and who has it. It changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from skate._core.resources import to_floats
+
+if TYPE_CHECKING:
+    from skate._core.policy_turns import Demand
+    from skate._core.scheduler import Scheduler, SchedulerConfig
+
+
+def describe_limit(config: SchedulerConfig) -> str:
+    """Why an actor gets no worker although it has all else that it needs."""
+    return (
+        f"this node can have {workers(config)}, of which {config.kept_for_tasks:,} are kept for tasks, and actors have "
+        "all the others."
+    )
+
+
+def workers(config: SchedulerConfig) -> str:
+    """How many a node can have, and why not more."""
+    why = f" ({config.workers_max_why})" if config.workers_max_why else ""
+    return f"{config.workers_max:,} workers{why}"
+
+
+def waits_for(scheduler: Scheduler, demand: Demand) -> str:
+    """What a demand lacks, in words."""
+    if not demand.feasible:
+        return "resources that this node does not have"
+    if not scheduler.pool.fits(demand.request):
+        return "resources that others hold"
+    if demand.dedicated and scheduler.actor_room() <= 0:
+        return f"a worker: {describe_limit(scheduler.config).rstrip('.')}"
+    if len(scheduler.workers) >= scheduler.config.workers_max:
+        return f"one of the node's {workers(scheduler.config)}, which are all in use"
+    trouble = scheduler.troubles.get(demand.env)
+    if trouble is not None:
+        return f"a worker; the last one could not be started: {trouble.reason}"
+    return "a worker that starts"
+
+
+def describe_demands(scheduler: Scheduler, now: float) -> dict[str, Any]:
+    """Why leases are not granted: what is asked, what there is, who holds it."""
+    demands = [
+        {
+            "process": demand.process,
+            "key": demand.key,
+            "resources": to_floats(demand.request),
+            "to_place": to_floats(demand.needs),
+            "env": dict(demand.env),
+            "count": demand.count,
+            "depth": demand.depth,
+            "waiting_s": max(0.0, now - demand.waiting_since),
+            "held": scheduler.shares.held.get(demand.cls, 0),
+            "waits_for": waits_for(scheduler, demand),
+        }
+        for demand in scheduler.demands.values()
+    ]
+    leases = [
+        {
+            "lease": lease.number,
+            "owner": lease.owner,
+            "key": lease.key,
+            "worker": lease.worker,
+            "resources": to_floats(lease.allocation.amounts),
+            "depth": lease.depth,
+            "held_s": max(0.0, now - lease.granted_at),
+            "blocked": lease.blocked,
+            "asked_back": lease.asked_back_at is not None,
+        }
+        for lease in scheduler.leases.values()
+    ]
+    return {
+        "total": to_floats(scheduler.pool.total),
+        "available": to_floats(scheduler.pool.available),
+        "workers": len(scheduler.workers),
+        "workers_max": scheduler.config.workers_max,
+        "workers_starting": sum(scheduler.starting.values()),
+        "demands": demands,
+        "leases": leases,
+    }
+
+
+def statistics(scheduler: Scheduler) -> dict[str, int]:
+    return {
+        "workers": len(scheduler.workers),
+        "workers_idle": sum(len(idle) for idle in scheduler.idle.values()),
+        "workers_starting": sum(scheduler.starting.values()),
+        "demands": len(scheduler.demands),
+        "leases": len(scheduler.leases),
+        "leases_blocked": sum(lease.blocked for lease in scheduler.leases.values()),
+        "leases_granted": scheduler.granted,
+        "leases_asked_back": scheduler.reclaimed,
+    }
