@@ -98,6 +98,7 @@ def init(
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the memory of the machine or
     the container, taken as needed. spill_directory: where objects go that do not fit; by default the directory for
     temporary files.
+    runtime_env: {"env_vars": {"NAME": "value"}}, variables of all tasks and actors of this program, on all nodes.
     log_to_driver: whether what tasks print appears here.
     memory_threshold: part of the memory of the machine, or of the container, above which objects go to disk and then
     the newest task is ended; 1 switches that off.
@@ -167,6 +168,9 @@ def init(
             _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
         runtime = _node.runtime
         runtime.settings = dict(_settings)
+        if address not in (None, "local"):
+            # The daemons of a cluster have environments of their own, so the variables go along with every task.
+            runtime.inherit(env_vars)
         current.set_runtime(runtime)
         interrupt.guard_handlers()
         if configure_logging:

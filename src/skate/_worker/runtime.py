@@ -144,7 +144,8 @@ class Runtime:
         self.futures = Futures(self)
         #: What `init` was told that concerns the whole job.
         self.settings: dict[str, Any] = {}
-        #: Variables that the tasks of this process are given, because it was started with them.
+        #: Variables that the tasks and actors of this process are given, because it was started with them, or because
+        #: `init` was told so on joining a cluster. Their own tasks inherit them in turn.
         self._inherited_env = inherited_env()
         self._handlers: dict[type, Callable[[Peer, Any], None]] = {
             m.Results: self._on_results,
@@ -533,6 +534,10 @@ class Runtime:
         """The variables of a process: those of this one's environment, and those given."""
         given = {name: os.path.expandvars(value) for name, value in runtime_env.get("env_vars", {}).items()}
         return {**self._inherited_env, **given}
+
+    def inherit(self, env_vars: dict[str, str]) -> None:
+        """Give these variables to all tasks and actors that this process starts from now on."""
+        self._inherited_env = {**self._inherited_env, **env_vars}
 
     def export(self, function: Callable[..., Any], name: str) -> Function:
         exported = export_function(function, name)
