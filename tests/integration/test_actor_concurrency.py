@@ -653,11 +653,11 @@ def test_a_cancel_that_meets_an_async_call_at_its_start_is_not_lost(tmp_path: Pa
     meets = tmp_path / "meets"
 
     def slow_down(_: Any) -> None:
-        from skate._worker import actor_concurrency
+        from skate._worker import actor_async
         from skate._worker.current import get_runtime
 
         calls = get_runtime().executor.actor.concurrency  # type: ignore[union-attr]
-        place: Any = actor_concurrency if slow == "CurrentCall" else calls._loop  # type: ignore[union-attr]
+        place: Any = actor_async if slow == "CurrentCall" else calls._loop  # type: ignore[union-attr]
         begin = getattr(place, slow)
 
         def begin_slowly(*args: Any) -> Any:
@@ -1163,6 +1163,7 @@ def test_groups_of_an_async_actor() -> None:
 
         @skate.method(concurrency_group="pair")
         async def work(self) -> int:
+            self.pair = asyncio.get_running_loop()
             self.running += 1
             self.most = max(self.most, self.running)
             for _ in range(5):
@@ -1175,7 +1176,8 @@ def test_groups_of_an_async_actor() -> None:
             await self.event.wait()
 
         async def send(self) -> None:
-            self.event.set()
+            """From another group, which has another loop."""
+            self.pair.call_soon_threadsafe(self.event.set)
 
     grouped = Grouped.remote()
     assert max(skate.get([grouped.work.remote() for _ in range(50)], timeout=WITHIN_S)) == 2

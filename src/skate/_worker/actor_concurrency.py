@@ -1,28 +1,26 @@
-"""Actors that run several calls at a time: on an event loop (some method is a coroutine), or in threads.
+"""Actors that run several calls at a time: in threads, or on event loops if a method is a coroutine (`actor_async.py`).
 
 Every concurrency group has places, as many as its limit; calls that name no group share those of the group "". A call
 takes a place when it starts and gives it back when it ends; the others wait, in order, each group by itself.
 
-The event loop runs in the main thread, and the I/O thread reads the sockets all the while. With threads the main thread
-has nothing to do but to read. Results collect while there is more to do at once, and leave together.
+With threads the main thread has nothing to do but to read the sockets. Results collect while there is more to do at
+once, and leave together.
 """
 
 from __future__ import annotations
 
 import abc
-import asyncio
-import inspect
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skate._core.task import Extra, Result, Task
+from skate._core.task import Result, Task
 from skate._serialize.values import INLINE_BYTES_MAX, deserialize, is_scalar, serialize_scalar
 from skate._wire import messages as m
-from skate._worker.actor_process import EXITS, ActorExit
+from skate._worker.actor_process import EXITS
 from skate._worker.context import CURRENT_CALL, CurrentCall
 from skate._worker.peers import Peer
 
@@ -35,8 +33,6 @@ Call = tuple[Peer, Task]
 #: Results collect in a threaded actor while calls wait, so long; and no longer than this when all threads are in calls.
 COLLECT_S = 0.001
 WATCH_S = 0.005
-#: How long the calls that wait in an async actor may take to tidy up when it ends.
-LEAVE_S = 5.0
 #: How long calls may run on when the actor ends itself: some of them may wait for what will never come.
 FINISH_S = 5.0
 
@@ -138,7 +134,7 @@ class Concurrency(abc.ABC):
         if id in self._running:
             return {"state": "running", "blocked": False}
         for calls in self.waiting():
-            for position, (_, task) in enumerate(calls):
+            for position, (_, task) in enumerate(list(calls)):  # in one step: another thread may take some meanwhile
                 if task.id == id:
                     return {"state": "behind", "position": position + 1, "running": f"{len(self._running)} others"}
         return None
@@ -146,7 +142,7 @@ class Concurrency(abc.ABC):
     def forget(self, peer: Peer) -> None:
         """A caller is dead: nobody wants the results of its calls. With the runtime's lock held."""
         for calls in self.waiting():
-            for call in [call for call in calls if call[0] is peer]:
+            for call in [call for call in list(calls) if call[0] is peer]:
                 _remove(calls, call)
         for id, current in list(self._running.items()):
             if current.caller is peer:
@@ -174,196 +170,6 @@ class Concurrency(abc.ABC):
     @abc.abstractmethod
     def _interrupt(self, id: bytes) -> None:
         """A call that runs was cancelled."""
-
-
-class AsyncCalls(Concurrency):
-    """Calls as tasks of an event loop. Methods that are no coroutines run in the loop too, and hold it up."""
-
-    def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
-        super().__init__(runtime, executor, actor)
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_on_error_in_background)
-        self._arrived: deque[Call] = deque()
-        self._woken = False
-        self._free = dict(self._limits)
-        self._waiting: dict[str, deque[Call]] = {group: deque() for group in self._limits}
-        self._tasks: dict[bytes, asyncio.Task[None]] = {}
-        self._flushing = False
-        self._stopping = False
-        self._leaving = False
-        #: Set when the consumer of a generator took something.
-        self._news: dict[bytes, asyncio.Event] = {}
-        executor.producer.on_news = self._on_news
-
-    def waiting(self) -> list[deque[Call]]:
-        return [self._arrived, *self._waiting.values()]
-
-    def construct(self, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The instance; its __init__ runs on the loop, and may be a coroutine."""
-        asyncio.set_event_loop(self._loop)
-
-        async def make() -> Any:
-            if not inspect.iscoroutinefunction(cls.__init__):
-                return cls(*args, **kwargs)
-            instance = cls.__new__(cls)
-            await cls.__init__(instance, *args, **kwargs)
-            return instance
-
-        return self._loop.run_until_complete(make())
-
-    def run(self) -> None:
-        self._loop.run_forever()
-        while not self._stopping:  # a method has stopped the loop, and no call would be answered any more
-            self._loop.run_forever()
-        self.outbox.flush()
-        self._leaving = True
-        # Calls that wait get the chance to tidy up; what comes of them is of no interest any more.
-        others = [task for task in asyncio.all_tasks(self._loop) if not task.done()]
-        for task in others:
-            task.cancel()
-        if others:
-            # Not `run_until_complete`: it raises when the loop is stopped, which the last of those calls does when it
-            # ends, or whatever asks the actor to end once more.
-            tidied = self._loop.create_task(asyncio.wait(others, timeout=LEAVE_S))
-            tidied.add_done_callback(lambda _: self._loop.stop())
-            while not tidied.done():
-                self._loop.run_forever()
-
-    def complete(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a last coroutine to its end, after `run`. In the main thread."""
-        self._loop.run_until_complete(coroutine)
-
-    def stop(self) -> None:
-        self._stopping = True
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-
-    def add(self, peer: Peer, tasks: list[Task]) -> None:
-        self._arrived.extend([(peer, task) for task in tasks])
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._start_arrived)
-        peer.send(m.Taken())
-
-    def _start_arrived(self) -> None:
-        self._woken = False
-        arrived = self._arrived
-        while arrived:
-            try:
-                call = arrived.popleft()
-            except IndexError:
-                break
-            self._waiting[self._group_of(call[1])].append(call)
-        for group in self._limits:
-            self._start_some(group)
-
-    def _start_some(self, group: str) -> None:
-        waiting = self._waiting[group]
-        while self._free[group] and waiting and self._then is None:
-            try:
-                peer, task = waiting.popleft()
-            except IndexError:  # cancelled by the I/O thread meanwhile
-                break
-            self._free[group] -= 1
-            current = self._running[task.id] = CurrentCall(task, peer)
-            self._tasks[task.id] = self._loop.create_task(self._run(group, peer, task, current))
-
-    async def _run(self, group: str, peer: Peer, task: Task, current: CurrentCall) -> None:
-        CURRENT_CALL.set(current)  # every task has a context of its own
-        executor = self._executor
-        result: Result | None = None
-        begin = time.perf_counter()
-        try:
-            extra = task.extra
-            function = self._function(task.fn)
-            args, kwargs = self._arguments(task)
-            value = function(*args, **kwargs)
-            del args, kwargs
-            if extra is not None and extra.generator == "streaming":
-                result = await self._stream(peer, task, extra, value)
-            else:
-                if inspect.isawaitable(value):
-                    value = await value
-                if hasattr(value, "__aiter__"):
-                    value = await _as_plain(value, extra)
-                if extra is not None and extra.generator == "dynamic":
-                    result = executor.producer.dynamic(peer, task, extra, value)
-                else:
-                    result = self._result(peer, task, value)
-            del value
-        except asyncio.CancelledError:
-            result = executor.interrupted(peer, task)
-        except EXITS as error:
-            self._actor.exit(error)
-        except BaseException as error:  # noqa: BLE001 - whatever a method raises becomes the result of the call
-            result = executor.failed(peer, task, error)
-        self._free[group] += 1
-        del self._running[task.id]
-        del self._tasks[task.id]
-        executor.note(task, begin)
-        if result is not None and not self._leaving:
-            self.outbox.add(peer, result)
-            if not self._flushing:
-                self._flushing = True
-                self._loop.call_soon(self._flush)
-        self._start_some(group)
-        self._finish_if_done()
-
-    def _flush(self) -> None:
-        self._flushing = False
-        self.outbox.flush()
-
-    async def _stream(self, peer: Peer, task: Task, extra: Extra, generator: Any) -> Result:
-        producer, id = self._executor.producer, task.id
-        producer.begin(id, extra)
-        news = self._news[id] = asyncio.Event()
-        index = 0
-        try:
-            if inspect.isawaitable(generator):
-                generator = await generator
-            if not hasattr(generator, "__aiter__"):
-                producer.check_items(generator, extra)
-                generator = _as_async(generator)
-            async for value in generator:
-                index += 1
-                producer.send_item(peer, task, extra, index, value)
-                del value
-                while not producer.may_yield(id, index, extra.ahead):
-                    news.clear()
-                    if not producer.may_yield(id, index, extra.ahead):
-                        await news.wait()
-                if producer.is_closed(id):
-                    await generator.aclose()
-                    break
-        finally:
-            del self._news[id]
-            producer.end(id)
-        return producer.result(peer, task, extra, index)
-
-    def _on_news(self, id: bytes) -> None:
-        news = self._news.get(id)
-        if news is not None:
-            self._loop.call_soon_threadsafe(news.set)
-
-    def cancel(self, peer: Peer, message: m.Cancel) -> bool:
-        if super().cancel(peer, message):
-            return True
-        # It has ended, or the main thread is about to start it; that will be over when the loop comes to this.
-        self._loop.call_soon_threadsafe(self._cancel_again, peer, message)
-        return False
-
-    def _cancel_again(self, peer: Peer, message: m.Cancel) -> None:
-        with self._runtime.lock:
-            super().cancel(peer, message)
-
-    def _interrupt(self, id: bytes) -> None:
-        def cancel() -> None:
-            task = self._tasks.get(id)
-            if task is not None:
-                # Behind its first step: a task that is cancelled before that never enters `_run`, nor leaves it.
-                self._loop.call_soon(task.cancel)
-
-        self._loop.call_soon_threadsafe(cancel)
 
 
 class ThreadedCalls(Concurrency):
@@ -498,50 +304,6 @@ class Threads:
             self._owner.run_call(peer, task, current)
             self._owner.send_results(more=bool(calls))
             del peer, task, current
-
-
-async def _as_async(generator: Any) -> Any:
-    """A plain generator inside an event loop: others get their turn between its items."""
-    try:
-        for value in generator:
-            yield value
-            await asyncio.sleep(0)
-    finally:
-        if hasattr(generator, "close"):  # a list has none
-            generator.close()
-
-
-async def _as_plain(items: Any, extra: Extra | None) -> Any:
-    """What an async generator yields, for num_returns="dynamic" and numbers: a list; with a number of returns a
-    generator, which at its end raises what the async one raised."""
-    if extra is None or extra.generator or extra.num_returns < 2:
-        return [item async for item in items]
-    values: list[Any] = []
-    error: BaseException | None = None
-    try:
-        async for item in items:
-            values.append(item)
-            if len(values) > extra.num_returns:  # one more than wanted: `several` warns of it
-                if hasattr(items, "aclose"):
-                    await items.aclose()
-                break
-    except (asyncio.CancelledError, *EXITS):
-        raise
-    except BaseException as raised:  # noqa: BLE001 - it becomes the value of the returns that are missing
-        error = raised
-
-    def again() -> Any:
-        yield from values
-        if error is not None:
-            raise error
-
-    return again()
-
-
-def _on_error_in_background(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A task of the actor's own that has called `exit_actor()` ends with what that raises: no error to be printed."""
-    if not isinstance(context.get("exception"), ActorExit):
-        loop.default_exception_handler(context)
 
 
 def _remove(calls: deque[Call], call: Call) -> bool:

@@ -93,7 +93,7 @@ class ActorProcess:
             args, kwargs = self._executor.load_arguments(creation, extra)
             kind, what = "init", "its __init__ raised"
             if create.settings.is_async:
-                from skate._worker.actor_concurrency import AsyncCalls
+                from skate._worker.actor_async import AsyncCalls
 
                 self.concurrency = AsyncCalls(runtime, self._executor, self)
                 self.instance = self.concurrency.construct(cls, args, kwargs)
@@ -183,7 +183,7 @@ class ActorProcess:
         try:
             result = shut_down(self.instance)
             if inspect.iscoroutine(result):
-                from skate._worker.actor_concurrency import AsyncCalls
+                from skate._worker.actor_async import AsyncCalls
 
                 # A class with a coroutine among its methods is an async actor.
                 assert isinstance(self.concurrency, AsyncCalls)
