@@ -12,6 +12,7 @@
     ├── SerializationError                   a value cannot be sent to another process; also a TypeError
     ├── NotInitializedError                  skate.init() was not called, or shutdown() was; also a RuntimeError
     ├── ForkedProcessError                   the runtime was used after os.fork(); also a RuntimeError
+    ├── NotInSkateError                      Ray has what was called, and Skate has not; also a RuntimeError
     │
     │   something below the task failed
     ├── WorkerCrashedError                   the process of the task ended under it
@@ -288,6 +289,21 @@ class ForkedProcessError(SkateError, RuntimeError):
             what=f"process {pid} was forked from process {parent_pid}, where Skate was initialised." if pid else "",
             why="a fork copies the connections of its parent but none of the threads that serve them.",
             next='run the work as tasks, or start processes with multiprocessing.get_context("spawn").',
+        )
+        super().__init__(message or text)
+
+
+class NotInSkateError(SkateError, RuntimeError):
+    """A program called something of Ray that Skate has only so that it can be imported (docs/coming-from-ray.md)."""
+
+    def __init__(self, message: str = "", *, name: str = "", part: str = "", instead: str = "") -> None:
+        self.name = name
+        self.part = part
+        self.instead = instead
+        text = _words.compose(
+            f"{name or 'what was called'} is not part of Skate.",
+            why=f"Skate has the API of Ray Core, and {part or 'this name'} is not in it.",
+            next=instead,
         )
         super().__init__(message or text)
 
@@ -624,7 +640,7 @@ PlasmaObjectNotAvailable = ObjectLostError
 # fmt: off
 __all__ = [
     "SkateError", "TaskError", "TaskCancelledError", "GetTimeoutError", "TaskUnschedulableError",
-    "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "NotInitializedError",
+    "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "NotInitializedError", "NotInSkateError",
     "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError",
     "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
     "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError", "ActorUnavailableError",

@@ -20,7 +20,7 @@ import pytest
 
 import skate
 import skate.util.queue
-from skate._alias import finder
+from skate._alias import absent, finder
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_the_metadata_of_the_distribution(ray: ModuleType) -> None:
 
 
 def test_a_name_that_is_missing_is_an_attribute_error_that_says_so(ray: ModuleType) -> None:
-    with pytest.raises(AttributeError, match=r"module 'ray' has no attribute 'no_such_name': .* of Skate") as e:
+    with pytest.raises(AttributeError, match=r"module 'ray' has no attribute 'no_such_name': .* not in it") as e:
         _ = ray.no_such_name
     assert (e.value.name, e.value.obj) == ("no_such_name", ray)
     with pytest.raises(ImportError, match="cannot import name 'no_such_name' from 'ray'"):
@@ -171,8 +171,81 @@ def test_a_module_that_is_missing_is_a_module_not_found_error_that_says_so(name:
         importlib.import_module(name)
     assert error.value.name == name
     if not name.endswith("below"):
-        assert "is not part of Skate" in str(error.value)
+        assert "Skate has the API of Ray Core, and this name is not in it" in str(error.value)
         assert importlib.util.find_spec(name) is None  # a question, and no import
+
+
+@pytest.mark.parametrize("name", [f"{module}.{name}" for module, names in absent.NAMES.items() for name in names])
+def test_what_libraries_import_without_need_can_be_imported(name: str, ray: ModuleType) -> None:
+    module, _, last = name.rpartition(".")
+    names: dict[str, Any] = {}
+    exec(f"import {module}\nfrom {module} import {last} as found\nfrom {module} import *", names)
+    found = names["found"]
+    assert names[last] is found
+    home = absent.NAMES[module][last]
+    if home:
+        where, _, real = home.partition(":")
+        assert found is getattr(importlib.import_module(where), real)
+        return
+    with pytest.raises(skate.exceptions.NotInSkateError, match=f"{name} is not part of Skate") as error:
+        found(1, x=2)
+    assert isinstance(error.value, RuntimeError)
+    assert error.value.name == name
+    assert error.value.part
+    assert found.__module__ == module
+    assert pickle.loads(pickle.dumps(found)) is found
+    assert pickle.loads(cloudpickle.dumps(found)) is found
+
+
+def test_no_module_of_skate_hides_behind_one_that_is_absent() -> None:
+    there = [name for name in absent.NAMES if importlib.util.find_spec(f"skate.{name.split('.')[1]}") is not None]
+    assert there == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("import ray.tune", "No module named 'ray.tune': .* Ray Tune is not in it. Instead: start a task"),
+        ("import ray.tune.search.sample", "No module named 'ray.tune': .* Ray Tune is not in it"),
+        ("import ray.data.dataset", "No module named 'ray.data.dataset': .* Ray Data is not in it"),
+        ("import ray.util.state", "No module named 'ray.util.state': .* state API is not in it. .*`skate list`"),
+        ("import ray.job_submission", "`skate submit`"),
+        ("from ray import tune", "cannot import name 'tune' from 'ray'"),
+        ("from ray.data import Dataset", "cannot import name 'Dataset' from 'ray.data'"),
+    ],
+)
+def test_libraries_find_out_by_an_import_error_what_is_not_there(statement: str, text: str, ray: ModuleType) -> None:
+    with pytest.raises(ImportError, match=text):
+        exec(statement)
+
+
+def test_an_absent_module_says_what_else_it_has_not(ray: ModuleType) -> None:
+    data = ray.data  # loaded on first use, as in Ray
+    assert data is importlib.import_module("ray.data")
+    assert not hasattr(skate, "data")
+    with pytest.raises(AttributeError, match=r"module 'ray.data' has no attribute 'read_csv': .*Ray Data is not in it"):
+        _ = data.read_csv
+    assert not hasattr(ray, "tune")
+
+
+def test_classes_that_are_absent_can_be_named_and_subclassed(off: None) -> None:
+    callback = absent.make("ray.tune", "Callback")
+
+    class Mine(callback):  # type: ignore[misc]
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+    assert not isinstance(3, callback)
+    for make in (callback, Mine):
+        with pytest.raises(skate.exceptions.NotInSkateError, match=r"ray.tune.Callback is not part of Skate"):
+            make(1)
+    error = absent.make("ray.tune", "TuneError")
+    try:
+        raise ValueError("another")
+    except error:
+        pytest.fail("it is none")
+    except ValueError:
+        pass
 
 
 def test_ray_itself_keeps_its_name_once_it_is_imported(off: None) -> None:
