@@ -49,14 +49,15 @@ _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.dev|\.post)\d+)*(\+[a-z0-9.]+)?")
 _LOADED_ON_USE = frozenset({"autoscaler", "data", "workflow"})
 
 
-def activate(version: str | None = None, module: ModuleType | None = None) -> None:
+def activate(version: str | None = None, *, module: ModuleType | None = None, default: str = RAY_VERSION) -> None:
     """Switch the alias on in this process; a later call can only change the version.
 
-    `module` is the installed package `ray` (`package.py`), which calls this while it is imported.
+    `module` is the installed package `ray` (`package.py`), which calls this while it is imported, and `default` the
+    version that it was installed with.
     """
     global _active
     chosen = version or os.environ.get(VERSION_VARIABLE, "")
-    if chosen and not _RELEASE.fullmatch(chosen):
+    if chosen and not is_release(chosen):
         raise ValueError(f"{chosen!r} is no version of Ray; it has the form {RAY_VERSION!r}.")
     loaded = sys.modules.get("ray")
     if loaded is not None and loaded is not module and not is_alias(loaded):
@@ -68,7 +69,7 @@ def activate(version: str | None = None, module: ModuleType | None = None) -> No
             name="ray",
         )
     if _active is None:
-        _active = AliasFinder(chosen or RAY_VERSION)
+        _active = AliasFinder(chosen or default)
         sys.meta_path.insert(0, _active)
     elif chosen and version:
         _active.version = chosen
@@ -76,6 +77,11 @@ def activate(version: str | None = None, module: ModuleType | None = None) -> No
             loaded.__dict__["__version__"] = chosen
     if module is not None:
         _fill(module, _active.version)
+
+
+def is_release(version: str) -> bool:
+    """Whether a release of Ray could have that version."""
+    return _RELEASE.fullmatch(version) is not None
 
 
 def active_version() -> str:
@@ -207,6 +213,8 @@ def _fill(module: ModuleType, version: str) -> None:
     def __dir__() -> list[str]:  # noqa: N807
         return sorted({*names, *dir(skate)})
 
+    # pkgutil lists what can be imported below it. The installed package has a folder of its own.
+    names["__path__"] = list(dict.fromkeys([*names["__path__"], *skate.__path__]))
     names.update(
         __doc__=f"Skate {VERSION} under Ray's name.",
         __all__=list(skate.__all__),

@@ -1,6 +1,6 @@
 """What can be said on the command line, and how it is checked before anything is started.
 
-argparse of the standard library does: the core of Skate installs light, and five commands need no more. What argparse
+argparse of the standard library does: the core of Skate installs light, and six commands need no more. What argparse
 says about mistakes is made into the same two lines as every other error.
 """
 
@@ -174,6 +174,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_status(commands)
     _add_list(commands)
     _add_submit(commands)
+    _add_alias(commands)
     words = [word for word in arguments if not word.startswith("-")]
     if not arguments:
         parser.print_help()
@@ -313,6 +314,19 @@ def _add_submit(commands: Any) -> None:
     parser.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER)
 
 
+def _add_alias(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "alias",
+        _alias,
+        "have `import ray` find Skate in this Python environment, or no longer",
+        "  skate alias install          a package `ray` that is Skate; refused where Ray is installed\n"
+        "  skate alias remove\n\n"
+        "For one program, without an installation: python -m skate.as_ray program.py",
+    )
+    parser.add_argument("what", choices=["install", "remove"])
+
+
 # What a command needs is imported when it is the one: `skate --help` is there at once.
 
 
@@ -344,3 +358,9 @@ def _submit(options: argparse.Namespace) -> int:
     from skate.cli.submit import submit
 
     return submit(options)
+
+
+def _alias(options: argparse.Namespace) -> int:
+    from skate.cli.alias import alias
+
+    return alias(options.what)
