@@ -260,6 +260,43 @@ def test_workers_have_the_version_that_the_environment_of_the_driver_names(tmp_p
         assert told == (0, "2.40.0\n", "")
 
 
+LATE = """
+import skate
+
+skate.init(num_cpus=2)
+
+@skate.remote
+def before():
+    return 1
+
+assert skate.get(before.remote()) == 1
+skate.as_ray(version="2.9.0")
+import ray
+
+@ray.remote
+def look():
+    import ray.util.queue
+    return ray.__version__
+
+@ray.remote
+class Nest:
+    def look(self):
+        return ray.get(look.remote())
+
+print(ray.get([look.remote() for _ in range(4)]), ray.get(Nest.remote().look.remote()), ray.get(before.remote()))
+skate.as_ray(version="2.10.0")  # the same function, pickled to the same bytes, goes with the new version
+print(ray.get([ray.remote(look._function).remote() for _ in range(4)]))
+"""
+
+
+def test_functions_that_are_defined_after_a_late_as_ray_have_it_in_workers_that_were_there_before(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "program.py").write_text(LATE)
+    told = run("program.py", directory=tmp_path, alias=False)
+    assert told == (0, f"{['2.9.0'] * 4} 2.9.0 1\n{['2.10.0'] * 4}\n", "")
+
+
 ON_CLUSTER = """
 import sys
 import ray

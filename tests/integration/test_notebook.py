@@ -122,6 +122,21 @@ def test_output_and_progress_appear_in_the_notebook(widgets: bool) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_notebook_that_says_import_ray() -> None:
+    shown = run_notebook(
+        "import skate\nskate.as_ray()",
+        "import ray\nfrom ray.util import ActorPool\nray.init(num_cpus=2)\nNone",
+        "@ray.remote\ndef look(x):\n    return ray.__version__, x\n\nray.get(look.remote(1))",
+        "@ray.remote\nclass A:\n    def look(self, x):\n        return ray.get(look.remote(x))\n\n"
+        "sorted(ActorPool([A.remote()]).map(lambda a, x: a.look.remote(x), [2, 3]))",
+        "import skate\nskate.as_ray()",  # a cell that is run again
+    )
+    assert shown[2] == "('2.60.0', 1)"
+    assert shown[3] == "[('2.60.0', 2), ('2.60.0', 3)]"
+    assert shown[0] == shown[4] == ""
+
+
+@pytest.mark.timeout(120)
 def test_an_interrupted_cell_leaves_a_runtime_that_works() -> None:
     """The stop button of a notebook is an interrupt in the kernel while `get` waits."""
     shown = run_notebook(

@@ -19,6 +19,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that is new."""
     monkeypatch.setattr(surroundings, "_program", b"")
     monkeypatch.setattr(surroundings, "job_path", set())
+    monkeypatch.setattr(surroundings, "job_ray_version", "")
     monkeypatch.setattr(sys, "prefix", "/node")
     monkeypatch.setattr(sys, "path", ["/where/it/was/started", "/node/lib", "/node/shared"])
     monkeypatch.chdir(tmp_path)

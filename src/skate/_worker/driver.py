@@ -16,7 +16,7 @@ import time
 from skate._core.ids import JOB_BYTES
 from skate._node.interpreter import command
 from skate._node.main import ClusterConfig, NodeConfig
-from skate._worker.surroundings import module_path, ray_version, set_job_path, working_directory
+from skate._worker.surroundings import module_path, ray_version, set_job, working_directory
 
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
@@ -57,7 +57,7 @@ class Node:
             job_id=_submitted_job(),
             ray_version=ray_version(),
         )
-        set_job_path(hello.sys_path)
+        set_job(hello.sys_path, hello.ray_version)
         try:
             self.runtime.start(hello, START_TIMEOUT_S)
         except BaseException:

@@ -26,7 +26,7 @@ from skate._core.task import RefInfo
 from skate._object_ref import ObjectRef, collecting_refs
 from skate._serialize.diagnose import explain_unpicklable, largest_captures
 from skate._wire.messages import Define, Message, Undefine
-from skate._worker.surroundings import job_path, module_path
+from skate._worker.surroundings import job_path, late_ray_version, module_path, use_ray_version
 
 #: Above this size a definition most likely captured data that should have been put into the object store.
 LARGE_DEFINITION_BYTES = 1 << 20
@@ -51,7 +51,8 @@ class Function:
         self, name: str, definition: bytes, refs: list[ObjectRef[Any]], parameters: tuple[str, ...] = ()
     ) -> None:
         path = [path for path in module_path() if path not in job_path]
-        self.id = function_id(definition, path)
+        version = late_ray_version()
+        self.id = function_id(definition, [*path, f"ray {version}"] if version else path)
         self.name = name
         #: Names of its positional parameters, as far as they are known.
         self.parameters = parameters
@@ -59,7 +60,7 @@ class Function:
         self.refs = refs
         #: The message that makes it known to an executor.
         infos = [RefInfo(ref._id, ref._owner) for ref in refs]
-        self.define = Define(self.id, name, definition, infos, path)
+        self.define = Define(self.id, name, definition, infos, path, version)
 
 
 def export_function(function: Callable[..., Any], name: str) -> Function:
@@ -160,6 +161,7 @@ class LoadedFunctions:
             return self._loaded[fn]
         define = self._definitions[fn]
         sys.path.extend(path for path in define.sys_path if path not in sys.path)
+        use_ray_version(define.ray_version)
         function: Callable[..., Any] = pickle.loads(define.definition)
         self._loaded[fn] = function
         return function

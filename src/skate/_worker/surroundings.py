@@ -11,6 +11,8 @@ from skate._core.task import Job
 
 #: The module search path that all processes of the program have.
 job_path: set[str] = set()
+#: What `ray.__version__` says in all processes of the program, if Skate has Ray's name in them.
+job_ray_version = ""
 #: The program that this worker works for.
 _program = b""
 
@@ -56,9 +58,26 @@ def ray_version() -> str:
     return finder.active_version() if finder is not None else ""
 
 
-def set_job_path(path: Iterable[str]) -> None:
+def set_job(path: Iterable[str], version: str) -> None:
+    """What all processes of the program have: its module search path, and its version of the alias, if any."""
+    global job_ray_version
     job_path.clear()
     job_path.update(path)
+    job_ray_version = version
+
+
+def late_ray_version() -> str:
+    """What `ray.__version__` says here, if that is more than the processes of the program know."""
+    version = ray_version()
+    return version if version != job_ray_version else ""
+
+
+def use_ray_version(version: str) -> None:
+    """Give Skate Ray's name in this process, as in the one that it works for."""
+    if version and version != ray_version():
+        from skate._alias.finder import activate
+
+        activate(version)
 
 
 def take_up(job: Job) -> None:
@@ -76,11 +95,8 @@ def take_up(job: Job) -> None:
     own = [path for path in sys.path if path == package or path.startswith(installed)]
     first = [path for path in inherited_env().get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = dict.fromkeys([*first, *job.sys_path, *own])
-    set_job_path(job.sys_path)
-    if job.ray_version:
-        from skate._alias.finder import activate
-
-        activate(job.ray_version)
+    set_job(job.sys_path, job.ray_version)
+    use_ray_version(job.ray_version)
     if job.cwd:
         try:
             os.chdir(job.cwd)

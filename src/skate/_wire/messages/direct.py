@@ -21,6 +21,8 @@ class Define(Message, tag=60):
     refs: list[RefInfo] = []
     #: Where else to look for modules: what the owner added to its path since it started.
     sys_path: list[str] = []
+    #: What `ray.__version__` says there, if Skate got Ray's name since its owner started.
+    ray_version: str = ""
 
 
 class Undefine(Message, tag=61):
