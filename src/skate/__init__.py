@@ -44,9 +44,14 @@ SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
 if TYPE_CHECKING:
     from logging import Logger
 
+    from skate import cloudpickle as cloudpickle
     from skate import ids as ids
     from skate import kv as kv
     from skate import pubsub as pubsub
+    from skate import remote_function as remote_function
+    from skate import runtime_context as runtime_context
+    from skate import serialization as serialization
+    from skate import types as types
     from skate import util as util
     from skate.ids import ActorClassID as ActorClassID
     from skate.ids import ActorID as ActorID
@@ -66,7 +71,20 @@ if TYPE_CHECKING:
         """Have `import ray` find Skate; the module `skate.as_ray` can be called."""
 else:
     #: Modules that need no import, and names of other modules: both are loaded when they are first used.
-    _MODULES = frozenset({"as_ray", "ids", "kv", "pubsub", "util"})
+    _MODULES = frozenset(
+        {
+            "as_ray",
+            "cloudpickle",
+            "ids",
+            "kv",
+            "pubsub",
+            "remote_function",
+            "runtime_context",
+            "serialization",
+            "types",
+            "util",
+        }
+    )
     _HOMES = {
         **dict.fromkeys(
             (

@@ -2,6 +2,16 @@
 
 from skate._actor import Actor, ActorClass, ActorMethod, exit_actor, list_named_actors, method
 
-ActorHandle = Actor
+#: The type of handles, and what to annotate them with: `counter: ActorProxy[Counter]`.
+ActorHandle = ActorProxy = Actor
 
-__all__ = ["Actor", "ActorClass", "ActorHandle", "ActorMethod", "exit_actor", "list_named_actors", "method"]
+__all__ = [
+    "Actor",
+    "ActorClass",
+    "ActorHandle",
+    "ActorMethod",
+    "ActorProxy",
+    "exit_actor",
+    "list_named_actors",
+    "method",
+]

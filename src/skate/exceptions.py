@@ -637,6 +637,17 @@ RaySystemError = SkateSystemError
 LocalRayletDiedError = NodeDiedError
 PlasmaObjectNotAvailable = ObjectLostError
 
+
+def __getattr__(name: str) -> Any:
+    """Errors that only Ray raises: for programs that name them in an `except` clause."""
+    if not name.startswith("_"):
+        from skate import _ray_exceptions
+
+        if name in _ray_exceptions.NAMES:
+            return getattr(_ray_exceptions, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 # fmt: off
 __all__ = [
     "SkateError", "TaskError", "TaskCancelledError", "GetTimeoutError", "TaskUnschedulableError",

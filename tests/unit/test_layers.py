@@ -44,6 +44,7 @@ LAYERS: list[set[str]] = [
         "_object_ref",
         "_options",
         "_system_limits",
+        "_ray_exceptions",
         "exceptions",
         "ids",
         "strategies",

@@ -6,9 +6,10 @@ Only runs after something went wrong, so it may be slow: it pickles the parts on
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from skate._object_ref import collecting_refs
 from skate.exceptions import SerializationError
@@ -19,13 +20,27 @@ PARTS_MAX = 200
 
 
 def _size(value: object) -> int:
-    import cloudpickle
-
     try:
-        with collecting_refs():  # which are not sent anywhere: nobody has to keep their objects
-            return len(cloudpickle.dumps(value, protocol=5))
+        return _pickled_size(value)
     except Exception:  # noqa: BLE001 - whatever a user's __reduce__ raises
         return -1
+
+
+def _pickled_size(value: object) -> int:
+    from skate._serialize.code import CodePickler
+
+    with collecting_refs(), io.BytesIO() as file:  # references are not sent anywhere: nothing has to keep their objects
+        CodePickler(file, protocol=5).dump(value)
+        return file.tell()
+
+
+def why_unpicklable(value: object) -> str | None:
+    """What pickling raises, as text; None if the value can be pickled."""
+    try:
+        _pickled_size(value)
+    except Exception as error:  # noqa: BLE001 - whatever a user's __reduce__ raises
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def is_picklable(value: object) -> bool:
@@ -102,6 +117,36 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(value, "__dict__"):
         for name, item in list(vars(value).items())[:PARTS_MAX]:
             yield f"the attribute {name!r}", item
+
+
+class Part(NamedTuple):
+    """A part of something that cannot be pickled."""
+
+    #: In words ("the attribute 'lock'"), and as the program calls it ("lock").
+    phrase: str
+    name: str
+    value: Any
+    #: What it is a part of.
+    parent: Any
+
+
+def culprits(whole: Part, depth: int) -> list[list[Part]]:
+    """The ways to the innermost parts that cannot be pickled, each from `whole` on, at most `depth` steps further."""
+    if depth > 0:
+        bad = [
+            Part(phrase, _plain(phrase), part, whole.value)
+            for phrase, part in _parts(whole.value)
+            if not is_picklable(part)
+        ]
+        if bad:
+            return [[whole, *way] for part in bad for way in culprits(part, depth - 1)]
+    return [[whole]]
+
+
+def _plain(phrase: str) -> str:
+    """The name of a part, of its phrase: lock, of the attribute 'lock'."""
+    *_, last = phrase.split(" ", 2 if phrase.startswith(("the item", "the attribute", "the element")) else 3)
+    return last[1:-1] if last[:1] == last[-1:] == "'" else last
 
 
 def find_culprit(value: Any) -> list[str]:

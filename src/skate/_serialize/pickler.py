@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from skate._serialize.code import CodePickler
+from skate._serialize.values import reducers
 
 
 class Pickler(CodePickler):
@@ -30,7 +31,7 @@ class Pickler(CodePickler):
 
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is not None and type(value) is getattr(torch, "Tensor", None):
+        if torch is not None and type(value) is getattr(torch, "Tensor", None) and type(value) not in reducers:
             reduced = _reduce_tensor(torch, value)
             if reduced is not None:
                 return reduced

@@ -26,7 +26,7 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from skate._object_ref import ObjectRef, collecting_refs
@@ -45,6 +45,8 @@ _SCALARS = frozenset({int, float, bool, str, bytes, type(None), complex})
 _dumps = pickle.dumps
 _loads = pickle.loads
 NONE = _dumps(None, 5)
+#: How instances of some classes are reduced for pickling, by what users have registered.
+reducers: dict[type, Callable[[Any], Any]] = {}
 
 
 def _aligned(offset: int) -> int:
@@ -91,7 +93,12 @@ def serialize(value: object) -> Serialized:
         data = _dumps(value, 5)
         return Serialized([(0, data)], len(data), ())
     numpy = sys.modules.get("numpy")
-    if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:  # type: ignore[attr-defined]
+    if (
+        numpy is not None
+        and kind is numpy.ndarray
+        and not value.dtype.hasobject  # type: ignore[attr-defined]
+        and kind not in reducers
+    ):
         # Plain numbers hold no user code and no references, and C pickle takes a tenth of the time.
         raw_buffers: list[pickle.PickleBuffer] = []
         data = _dumps(value, 5, buffer_callback=raw_buffers.append)

@@ -7,13 +7,14 @@
 Importing this package loads none of them: each comes with its first use.
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: `annotations` is a module of this package.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skate.actor import list_named_actors
+    from skate.serialization import deregister_serializer, inspect_serializability, register_serializer
     from skate.util.actor_pool import ActorPool
+    from skate.util.debug import disable_log_once_globally, enable_periodic_logging, log_once
     from skate.util.executor import Executor
     from skate.util.results import as_completed, map_unordered
 
@@ -22,23 +23,44 @@ __all__ = [
     "Executor",
     "as_completed",
     "PlacementGroup",
+    "deregister_serializer",
+    "disable_log_once_globally",
+    "enable_periodic_logging",
     "get_current_placement_group",
     "get_node_ip_address",
     "get_placement_group",
+    "inspect_serializability",
     "list_named_actors",
+    "log_once",
     "map_unordered",
     "placement_group",
     "placement_group_table",
+    "register_serializer",
     "remove_placement_group",
 ]
 
 #: Those that need nothing else to be installed. The first can be called, as in Ray.
-_MODULES = ("placement_group", "multiprocessing", "queue", "scheduling_strategies")
+_MODULES = (
+    "annotations",
+    "check_serialize",
+    "debug",
+    "multiprocessing",
+    "placement_group",
+    "queue",
+    "scheduling_strategies",
+    "serialization",
+)
 _HOMES = {
     "ActorPool": "skate.util.actor_pool",
     "Executor": "skate.util.executor",
     "as_completed": "skate.util.results",
+    "deregister_serializer": "skate.serialization",
+    "disable_log_once_globally": "skate.util.debug",
+    "enable_periodic_logging": "skate.util.debug",
+    "inspect_serializability": "skate.serialization",
+    "log_once": "skate.util.debug",
     "map_unordered": "skate.util.results",
+    "register_serializer": "skate.serialization",
     **dict.fromkeys(
         (
             "PlacementGroup",
