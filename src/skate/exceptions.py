@@ -10,6 +10,7 @@
     ├── TaskPlacementGroupRemoved            the placement group of the task is gone
     ├── RuntimeEnvSetupError                 the environment that a task asked for could not be made
     ├── SerializationError                   a value cannot be sent to another process; also a TypeError
+    ├── MessageTooLargeError                 what should be sent is larger than a message may be; also a ValueError
     ├── NotInitializedError                  skate.init() was not called, or shutdown() was; also a RuntimeError
     ├── ForkedProcessError                   the runtime was used after os.fork(); also a RuntimeError
     ├── NotInSkateError                      Ray has what was called, and Skate has not; also a RuntimeError
@@ -261,6 +262,24 @@ class SerializationError(SkateError, TypeError):
             what=f"the trouble is in {variable}." if variable else "",
             why=reason,
             next="create it inside the task, pass what it is made from, or give its class a __reduce__ method.",
+        )
+        super().__init__(message or text)
+
+
+class MessageTooLargeError(SkateError, ValueError):
+    """Something that has to travel in one message is larger than a message may be."""
+
+    def __init__(
+        self, message: str = "", *, what: str = "", size_bytes: int = 0, limit_bytes: int = 0, next: str = ""
+    ) -> None:
+        #: What was being sent, e.g. "the remote function train".
+        self.what = what
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        text = _words.compose(
+            f"{what or 'a message'} is too large to be sent.",
+            what=f"it has {_words.size(size_bytes)}; {_words.size(limit_bytes)} is the most." if size_bytes else "",
+            next=next or "put what is large into the object store with skate.put(), and pass the reference.",
         )
         super().__init__(message or text)
 
@@ -651,8 +670,8 @@ def __getattr__(name: str) -> Any:
 # fmt: off
 __all__ = [
     "SkateError", "TaskError", "TaskCancelledError", "GetTimeoutError", "TaskUnschedulableError",
-    "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "NotInitializedError", "NotInSkateError",
-    "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError",
+    "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "MessageTooLargeError",
+    "NotInitializedError", "NotInSkateError", "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError",
     "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
     "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError", "ActorUnavailableError",
     "ActorUnschedulableError", "ActorPlacementGroupRemoved", "ActorAlreadyExistsError", "PendingCallsLimitExceeded",

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from skate._message_limits import FRAME_BYTES_MAX
 from skate._wire import cluster
 from skate._wire import gate as gate_module
 from skate._wire import link as link_module
-from skate._wire.channel import FRAME_BYTES_MAX, HEADER, RECEIVE_BYTES
+from skate._wire.channel import HEADER, RECEIVE_BYTES
 from skate._wire.complaints import Complaints
 from skate._wire.gate import Dial, Gate
 from skate._wire.handshake import HELLO_BYTES, Handshake, Versions
@@ -583,7 +584,7 @@ def test_two_nodes_hand_a_connection_over_to_two_processes(town: Town) -> None:
 @pytest.mark.parametrize(
     ("garbage", "why"),
     [
-        (HEADER.pack(FRAME_BYTES_MAX + 1), "bytes was announced"),
+        (HEADER.pack(FRAME_BYTES_MAX + 1) + b"GET /", "bytes was announced"),
         (HEADER.pack(0), "not a message"),
         (HEADER.pack(3) + b"\xc1\xc1\xc1", "not a message"),
         (HEADER.pack(5000) + b"\x91" * 5000, "not a message"),

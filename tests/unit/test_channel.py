@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skate._message_limits import FRAME_BYTES_MAX
 from skate._wire import channel as wire
-from skate._wire.channel import FRAME_BYTES_MAX, RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.messages import Answer, AnyMessage, Borrowed, Define, Logs, Message, Shutdown, Unpin, encoder
 
 SCRATCH = bytearray(RECEIVE_BYTES)
@@ -403,8 +404,8 @@ def test_noise_raises_nothing_but_the_end(noise: bytes) -> None:
             pass
 
 
-def test_an_oversized_announcement_ends_the_channel(ends: Ends) -> None:
-    ends.ours.sock.send(struct.pack("<I", FRAME_BYTES_MAX + 1))
+def test_an_oversized_announcement_of_what_is_no_message_ends_the_channel(ends: Ends) -> None:
+    ends.ours.sock.send(struct.pack("<I", FRAME_BYTES_MAX + 1) + b"GET / HTTP/1.1")
     with pytest.raises(ChannelClosed, match=f"{FRAME_BYTES_MAX + 1} bytes was announced"):
         ends.theirs.receive(SCRATCH)
 
@@ -414,6 +415,8 @@ def test_an_oversized_announcement_is_seen_behind_other_messages_and_in_pieces(e
     ends.ours.sock.send(frame(Borrowed(1)) + header[:3])
     assert ends.theirs.receive(SCRATCH) == [Borrowed(1)]
     ends.ours.sock.send(header[3:])
+    assert ends.theirs.receive(SCRATCH) == []
+    ends.ours.sock.send(b"\0")
     with pytest.raises(ChannelClosed):
         ends.theirs.receive(SCRATCH)
 

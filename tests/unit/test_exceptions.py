@@ -49,6 +49,10 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"what": "argument batch of task resize", "variable": "batch.lock", "reason": "a lock cannot be pickled"},
         ["argument batch of task resize", "batch.lock", "a lock cannot be pickled"],
     ),
+    "MessageTooLargeError": (
+        {"what": "the remote function train", "size_bytes": 300 << 20, "limit_bytes": 192 << 20},
+        ["the remote function train", "300.0 MiB", "192.0 MiB", "skate.put()"],
+    ),
     "NotInitializedError": ({"call": "skate.get()"}, ["skate.get()", "skate.init()"]),
     "NotInSkateError": (
         {"name": "ray.data.from_pandas_refs", "part": "Ray Data", "instead": "use skate.put()."},

@@ -24,6 +24,7 @@ from skate._control.events import EventLog
 from skate._control.groups import GROUP_REMOVED, GroupService
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
 from skate._control.placing import Placing
+from skate._control.refusals import instead_of
 from skate._core import membership as core
 from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
 from skate._core.locations import Locations
@@ -125,6 +126,7 @@ class Control:
         node_id = link.node_id = member.view.id
         link.last(message.session)
         link.on_broken = self._on_broken
+        link.on_refused = self._on_refused
         commands = self.membership.join(member.view, (member.host, member.port), now)
         if node_id in self.membership.members:
             self._forget_link(node_id)
@@ -315,6 +317,16 @@ class Control:
             self.groups.handle(message.process_id, inner, self.views)
         else:
             self.actors.handle(message.process_id, inner)
+
+    def _on_refused(self, link: Link, refusal: wire.Refusal) -> None:
+        """What a process said, in its envelope, was too large."""
+        process_id = refusal.id
+        reply = instead_of(refusal.values[2:], refusal.reason)
+        if refusal.tag == cluster.FromProcess.__struct_config__.tag and process_id in self._processes:
+            if isinstance(reply, wire.KillActor):
+                self.actors.handle(process_id, reply)
+            elif reply is not None:
+                self.send(process_id, reply)
 
     def _on_process_gone(self, link: Link, message: cluster.ProcessGone) -> None:
         self._processes.pop(message.gone.process_id, None)

@@ -30,14 +30,20 @@ class RefInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     owner: bytes
 
 
+#: In the place of a position: many small arguments are one large object.
+ALL_ARGUMENTS = -1
+
+
 class Arg(msgspec.Struct, array_like=True, gc=False):
     """A top-level argument that was a reference, resolved by the task's owner before the task was sent."""
 
-    #: Position in the arguments, or the keyword.
+    #: Position in the arguments, or the keyword; ALL_ARGUMENTS: the value is what `Task.args` would be.
     at: int | str
     id: bytes
     owner: bytes
     value: bytes | int
+    #: The value is not here, because the task would be too large with it: the executor asks the owner for it.
+    late: bool = False
 
 
 class Extra(msgspec.Struct, array_like=True, gc=False):

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from skate._control import commons
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
+from skate._control.refusals import instead_of
 from skate._core import lease_events as leases
 from skate._core.actors import ended_with_node
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
@@ -55,7 +56,7 @@ from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, becom
 from skate._store.layout import SLOT_COUNT
 from skate._system_limits import raise_descriptor_limit, raise_process_limit, thread_limits
 from skate._wire import messages as wire
-from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed, TooLarge
 from skate._wire.loop import EventLoop, Timer
 from skate._wire.messages import AnyMessage, Message
 
@@ -216,9 +217,18 @@ class Daemon:
         """Send to a process, here or elsewhere; if it is gone, nobody misses the message."""
         process = self.processes.get(process_id)
         if process is not None:
-            process.channel.send(message, fds)
+            try:
+                process.channel.send(message, fds)
+            except TooLarge as error:
+                self._on_unsent(process, message, error)
         elif self.neighbours is not None and node_of(process_id) != self.number:
             self.neighbours.send_to_process(process_id, message)
+
+    def _on_unsent(self, process: Process, message: Message, error: TooLarge) -> None:
+        """A worker that is not told what it should become is of no use. All else that cannot be split is small."""
+        sys.stderr.write(f"skate: pid {self.pids[process.id]} was not told something: {error}\n")
+        if isinstance(message, wire.StartActor):
+            self.pool.kill(process.id, f"it was to become an actor, and {error}")
 
     def describe_process(self, process_id: bytes) -> str:
         process = self.processes.get(process_id)
@@ -338,6 +348,18 @@ class Daemon:
             self.loop.call_at(when, lambda: self.pool.kill(process.id, reason))
         else:
             self.pool.kill(process.id, f"it broke the protocol: {error}")
+
+    def _on_refusal(self, process: Process, refusal: wire.Refusal) -> None:
+        """It sent what is too large; the rest of what it says is heard."""
+        reply = instead_of(refusal.values, refusal.reason)
+        if isinstance(reply, wire.KillActor):
+            self.handle(process, reply)
+        elif reply is not None:
+            self.send(process.id, reply)
+        else:
+            sys.stderr.write(
+                f"skate: pid {self.pids[process.id]} sent a message that was not taken: {refusal.reason}\n"
+            )
 
     def _on_store_message(self, process: Process, message: Any) -> None:
         self.store.handle(process.id, message, time.monotonic())
@@ -650,6 +672,7 @@ HANDLERS: dict[type, Any] = {
     wire.Prefetch: Daemon._on_prefetch,
     wire.Unpin: Daemon._on_store_message,
     wire.Free: Daemon._on_free,
+    wire.Refusal: Daemon._on_refusal,
 }
 
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))

@@ -21,6 +21,8 @@ Invariants, kept by tests/unit/test_errors_serialize.py:
 - each unpack_error gives a new instance, so that errors raised by several get() do not share one growing traceback.
 - nothing that would end the receiver arrives as itself: SystemExit in a task is a TaskError and no SystemExit.
 - errors of the system (a SkateError that is no TaskError) arrive as themselves, with a note of where they passed.
+- a long text, which is in the message, the traceback, the repr() and the pickle of an error, travels once.
+- a record is not larger than `limits.error`: of an error that would be, the largest parts stay behind, and it says so.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ import pickle
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from skate import exceptions
+from skate._error_text import size as size_text
+from skate._message_limits import limits
 from skate._serialize.code import CodePickler
 from skate.exceptions import SkateError, TaskError
 
@@ -76,6 +80,8 @@ class _Record(NamedTuple):
     hops_dropped: int
     #: What add_note() was given, here or on the way; None when there are no notes.
     notes: tuple[str, ...] | None
+    #: Parts that were too large to be sent, and how large.
+    left_behind: tuple[str, ...] = ()
 
 
 #: A recursion of tasks can be thousands deep; its two ends tell the story.
@@ -85,12 +91,39 @@ HOPS_MAX = 16
 DEPTH_MAX = 5
 
 
-def _encode(record: _Record) -> bytes:
+#: From this length on a text is looked for in the whole record, to be sent once.
+LONG_TEXT = 4096
+#: Characters that are kept of each text of an error that is too large.
+CUT_TEXT = 16 << 10
+#: The first byte of a record without its repetitions; that of a pickle is 0x80.
+_ONCE = b"\x01"
+
+
+def _encode(record: _Record, long_texts: Iterable[str] = ()) -> bytes:
     # Pickle and not msgpack: texts may hold lone surrogates, e.g. of file names that are not UTF-8.
-    return pickle.dumps(record, protocol=5)
+    data = pickle.dumps(record, protocol=5)
+    if len(data) < 2 * LONG_TEXT:
+        return data
+    # A traceback ends with the text, without the newlines behind it.
+    return _without_repetitions(data, {record.text, record.text.rstrip("\n"), *long_texts})
+
+
+def _without_repetitions(data: bytes, texts: set[str]) -> bytes:
+    """Pickle writes a text as UTF-8 in one piece, wherever it is in a value, so it can be found in the bytes."""
+    repeated, saved = b"", 0
+    for text in texts:
+        if len(text) >= LONG_TEXT:
+            encoded = text.encode("utf-8", "surrogatepass")
+            saves = (data.count(encoded) - 1) * len(encoded)
+            if saves > saved:
+                repeated, saved = encoded, saves
+    return _ONCE + pickle.dumps((repeated, data.split(repeated)), protocol=5) if repeated else data
 
 
 def _decode(data: bytes) -> _Record:
+    if data[:1] == _ONCE:
+        repeated, pieces = pickle.loads(memoryview(data)[1:])
+        data = repeated.join(pieces)
     return cast(_Record, pickle.loads(data))
 
 
@@ -106,7 +139,17 @@ def pack_error(error: BaseException, *, function_name: str, pid: int, node: str 
         record, text = _describe(error, frozenset()), _attempt(_frames_of_user, error)
     else:
         record, text = _describe(error, frozenset()), _attempt(_traceback_text, error)
-    return _encode(_with_hop(record, _Hop(function_name, pid, node, text or "")))
+    record = _with_hop(record, _Hop(function_name, pid, node, text or ""))
+    data = _encode(record, _long_arguments(error))
+    if len(data) > limits.error:
+        data = _encode(_reduced(record, error))
+    return data
+
+
+def _long_arguments(error: BaseException) -> list[str]:
+    """The text of some errors is only made of their arguments: str(KeyError("x")) has quotes around it."""
+    args = _attempt(lambda: error.args)
+    return [each for each in args if type(each) is str] if type(args) is tuple else []
 
 
 def _describe(error: BaseException, above: frozenset[int]) -> _Record:
@@ -121,14 +164,18 @@ def _describe(error: BaseException, above: frozenset[int]) -> _Record:
     if whole is None:
         arguments = tuple(_loadable(each, above) or _attempt(repr, each) or "?" for each in fields.pop("args", ()))
         parts = {name: _loadable(value, above) for name, value in {**attributes, **fields}.items()}
+    text = _attempt(str, error) or ""
+    representation = _attempt(repr, error) or f"<{kind.__name__}>"
+    if len(representation) > CUT_TEXT and text not in representation:
+        representation = _cut(representation)  # the same text in another spelling would travel a second time
     classes = (_loadable(base, above) for base in kind.__mro__ if issubclass(base, BaseException))
     return _Record(
         name=kind.__name__,
         qualname=kind.__qualname__,
         module=kind.__module__,
         ancestry=tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__),
-        text=_attempt(str, error) or "",
-        representation=_attempt(repr, error) or f"<{kind.__name__}>",
+        text=text,
+        representation=representation,
         whole=whole,
         bases=tuple(data for data in classes if data),
         parts={name: data for name, data in parts.items() if data},
@@ -138,6 +185,61 @@ def _describe(error: BaseException, above: frozenset[int]) -> _Record:
         hops_dropped=0,
         notes=tuple(map(str, notes)) if isinstance(notes, list) else None,
     )
+
+
+def _reduced(record: _Record, error: BaseException) -> _Record:
+    """The record of an error that is too large: its texts are cut, and its largest parts stay behind."""
+    small = record._replace(
+        text=_cut(record.text),
+        representation=_cut(record.representation),
+        hops=tuple(hop._replace(traceback=_cut(hop.traceback)) for hop in record.hops),
+        notes=tuple(map(_cut, record.notes)) if record.notes is not None else None,
+    )
+    room = limits.error // 2
+    if record.whole is not None and len(record.whole) <= room:
+        return small._replace(left_behind=("part of its text",))
+    pickled, arguments = _in_parts(record, error)
+    left_behind: list[str] = []
+    for position, argument in enumerate(arguments):
+        if len(argument) > room:
+            left_behind.append(f"args[{position}], {size_text(len(argument))}")
+            given = _attempt(lambda position=position: repr(error.args[position]))
+            arguments[position] = _cut(given or "?")
+        else:
+            room -= len(argument)
+    parts: dict[str, bytes] = {}
+    for name, part in sorted(pickled.items(), key=lambda item: len(item[1] or b"")):
+        if part is not None and len(part) > room:
+            left_behind.append(f"{name}, {size_text(len(part))}")
+        elif part is not None:
+            parts[name] = part
+            room -= len(part)
+    return small._replace(
+        whole=None,
+        bases=tuple(data for data in record.bases if len(data) <= CUT_TEXT),
+        parts=parts,
+        missing=record.missing or tuple(name for name, part in pickled.items() if part is None),
+        arguments=tuple(arguments),
+        left_behind=(*record.left_behind, *left_behind) or ("part of its text",),
+    )
+
+
+def _in_parts(record: _Record, error: BaseException) -> tuple[dict[str, bytes | None], list[bytes | str]]:
+    """Attributes and fields by name, pickled, and the arguments: as they came, if that is all there is of it."""
+    if record.whole is None:
+        return dict(record.parts), list(record.arguments)
+    cause = error.__dict__["_skate_cause"] if isinstance(error, _Received) else error
+    above = frozenset({id(cause)})
+    attributes, fields = _state_of(cause)
+    arguments = [_loadable(each, above) or _attempt(repr, each) or "?" for each in fields.pop("args", ())]
+    return {name: _loadable(value, above) for name, value in {**attributes, **fields}.items()}, arguments
+
+
+def _cut(text: str) -> str:
+    if len(text) <= CUT_TEXT:
+        return text
+    half = CUT_TEXT // 2
+    return f"{text[:half]} … ({len(text):,} characters in all) … {text[-half:]}"
 
 
 def _pickle_whole(error: BaseException, above: frozenset[int]) -> bytes | None:
@@ -344,6 +446,8 @@ def _full_text(record: _Record) -> str:
         return record.text
     first, *others = record.hops
     missing = f" (sent without {', '.join(record.missing)}, which cannot be pickled)" if record.missing else ""
+    if record.left_behind:
+        missing += f" (sent without {'; '.join(record.left_behind)}: an error may have {size_text(limits.error)})"
     lines = [f"raised by {_place(first)}{missing}:", "", first.traceback or f"{record.name}: {record.text}"]
     summary = f"{record.name}: {record.text}".partition("\n")[0]
     for position, hop in enumerate(others, start=1):
@@ -412,7 +516,7 @@ class _Received(TaskError):
     _skate_record: _Record
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., BaseException], tuple[bytes]]:
-        return unpack_error, (_encode(_current_record(self)),)
+        return unpack_error, (_encode(_current_record(self), _long_arguments(self)),)
 
 
 def _current_record(error: _Received) -> _Record:

@@ -8,6 +8,8 @@ Owns:      the bytes that the socket has not taken yet, and the frame that has n
 Knows not: threads and loops. Whoever reads calls `receive`; whoever sends calls `send`, from any thread.
 Invariant: `send` never blocks. What the kernel does not take stays in `_backlog`, in order, and `on_backlog` is told,
            so that the loop calls `flush` when the socket can take more.
+           No frame is larger than `limit`: `send` splits the message, or raises TooLarge and sends nothing of it. A
+           larger one that arrives is skipped, and a Refusal takes its place; the channel goes on behind it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,12 @@ from typing import Any
 
 import msgspec
 
+from skate._message_limits import limits
 from skate._wire.complaints import harmless
 from skate._wire.messages import Message, decode, encoder
 
 HEADER = struct.Struct("<I")
 HEADER_BYTES = 4
-#: A peer that announces a larger frame is cut off. Values above 100 KB travel through the arena, not in frames.
-FRAME_BYTES_MAX = 256 << 20
 RECEIVE_BYTES = 256 << 10
 FDS_PER_READ_MAX = 16
 FD_SPACE = socket.CMSG_SPACE(FDS_PER_READ_MAX * array.array("i").itemsize)
@@ -40,6 +41,18 @@ class ChannelClosed(ConnectionError):
 
 class BadFrame(ChannelClosed):
     """It sent what is no message of ours."""
+
+
+class TooLarge(ValueError):
+    """Messages, and their sizes, that were not sent because each is larger than a frame may be."""
+
+    def __init__(self, unsent: list[tuple[Any, int]], limit: int) -> None:
+        super().__init__(
+            ", ".join(f"a {type(message).__name__} of {size} bytes" for message, size in unsent)
+            + f" cannot be sent: {limit} bytes is the most"
+        )
+        self.unsent = unsent
+        self.limit = limit
 
 
 class Channel:
@@ -54,8 +67,10 @@ class Channel:
         "_lock",
         "_partial",
         "_sending",
+        "_skip",
         "closed",
         "fds",
+        "limit",
         "name",
         "on_backlog",
         "sock",
@@ -74,6 +89,8 @@ class Channel:
         self.sock = sock
         self.name = name
         self.closed = False
+        #: The largest frame, in bytes of its payload.
+        self.limit = limits.frame
         #: Received descriptors, in the order of the messages that they came with.
         self.fds: deque[int] = deque()
         #: Called (with the send lock held) when something had to be kept back.
@@ -84,7 +101,10 @@ class Channel:
         self._deferred: deque[tuple[Message, tuple[int, ...]]] = deque()
         self._backlog: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._buffer = bytearray()
+        #: What has come of a frame that is not all there; while a frame is skipped, something or other.
         self._partial = bytearray()
+        #: Bytes still to come of a frame that was refused.
+        self._skip = 0
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -94,7 +114,7 @@ class Channel:
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """Send now what the socket takes, keep the rest. Descriptors are sent as they are: the caller closes its own.
 
-        A closed channel swallows the message: its end is reported by the reading side, once.
+        A closed channel swallows the message: its end is reported by the reading side, once. Raises TooLarge.
         """
         with self._lock:
             if self._sending:  # a finalizer that interrupted this thread in the middle of another send
@@ -103,16 +123,22 @@ class Channel:
             self._sending = True
             try:
                 self._send(message, fds)
-                while self._deferred:
-                    self._send(*self._deferred.popleft())
             finally:
-                self._sending = False
+                try:
+                    while self._deferred:
+                        self._send(*self._deferred.popleft())
+                finally:
+                    self._sending = False
 
     def _send(self, message: Message, fds: tuple[int, ...]) -> None:
         if not self.closed:
             buffer = self._buffer
             encoder.encode_into(message, buffer, HEADER_BYTES)
             size = len(buffer)
+            if size > self.limit:
+                self._buffer = bytearray()  # otherwise it would stay that large
+                self._send_parts(message, size)
+                return
             HEADER.pack_into(buffer, 0, size - HEADER_BYTES)
             if not self._backlog and not fds:
                 try:
@@ -128,6 +154,22 @@ class Channel:
             # A descriptor belongs to this process only until the caller closes it, so a kept one is duplicated.
             self._keep(memoryview(bytes(buffer)), tuple(socket.dup(fd) for fd in fds))
             self._flush()
+
+    def _send_parts(self, message: Message, size: int) -> None:
+        """Several messages that say the same; raises TooLarge for those that are too large by themselves."""
+        from skate._wire.splitting import parts_of  # rarely needed
+
+        parts = parts_of(message, size, self.limit)
+        if not parts:
+            raise TooLarge([(message, size)], self.limit)
+        unsent: list[tuple[Any, int]] = []
+        for part in parts:
+            try:
+                self._send(part, ())
+            except TooLarge as error:
+                unsent += error.unsent
+        if unsent:
+            raise TooLarge(unsent, self.limit)
 
     def _keep(self, rest: memoryview, fds: tuple[int, ...]) -> None:
         self._backlog.append((rest, fds))
@@ -192,10 +234,12 @@ class Channel:
         return self.take(buffer, size)
 
     def take(self, buffer: bytearray | bytes, size: int) -> list[Any]:
-        """Every whole message, now that these bytes have come: just read, or read by somebody else before."""
+        """Every whole message, now that these bytes have come: just read, or read by another reader before."""
         partial = self._partial
         decode = self._decode
         if partial:
+            if self._skip:
+                return self._skip_over(buffer, size)
             partial += memoryview(buffer)[:size]
             data = memoryview(partial)
             size = len(partial)
@@ -208,8 +252,10 @@ class Channel:
                 (length,) = HEADER.unpack_from(data, at)
                 end = at + HEADER_BYTES + length
                 if end > size:
-                    if length > FRAME_BYTES_MAX:
-                        raise BadFrame(f"a frame of {length} bytes was announced; {FRAME_BYTES_MAX} is the most")
+                    if length > self.limit and (refusal := self._refuse(data[at + HEADER_BYTES : size], length)):
+                        messages.append(refusal)
+                        self._skip = end - size
+                        at = size - 1  # so that something is partial
                     break
                 messages.append(decode(data[at + HEADER_BYTES : end]))
                 at = end
@@ -222,6 +268,26 @@ class Channel:
             partial.clear()
             partial += rest
         return messages
+
+    def _refuse(self, begin: memoryview, length: int) -> Any:
+        """What is told of a frame that is too large, by what has come of it; None if that is too little yet."""
+        from skate._wire.refusal import NotOurs, read_refusal  # rarely needed
+
+        try:
+            return read_refusal(begin, length, self.limit)
+        except NotOurs:
+            raise BadFrame(f"a frame of {length} bytes was announced; {self.limit} is the most") from None
+        finally:
+            begin.release()
+
+    def _skip_over(self, buffer: bytearray | bytes, size: int) -> list[Any]:
+        if size < self._skip:
+            self._skip -= size
+            return []
+        behind = bytes(memoryview(buffer)[self._skip : size])
+        self._skip = 0
+        self._partial.clear()
+        return Channel.take(self, behind, len(behind))
 
     def receive_one(self) -> list[Any]:
         """The next message, and not a byte behind it: those are for somebody else. [] if it is not all there yet."""

@@ -45,6 +45,9 @@ class LastingChannel(Channel):
         assert not fds, "descriptors stay on their machine"
         if not self.closed:
             frame = _frame(message)
+            if len(frame) > self.limit:
+                self._send_parts(message, len(frame))
+                return
             self._journal.sent(frame)
             if self._live:
                 self._write(frame)
@@ -116,6 +119,7 @@ class LastingChannel(Channel):
             self._live = False
             self._drop_backlog()
             self._partial.clear()
+            self._skip = 0  # what is left of a refused frame stays with this connection: it counts as heard
             self.sock.close()
 
     def end(self) -> None:

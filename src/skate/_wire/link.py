@@ -21,13 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 from skate._wire import cluster
-from skate._wire.channel import RECEIVE_BYTES, BadFrame, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, BadFrame, ChannelClosed, TooLarge
 from skate._wire.complaints import Complaints, harmless
 from skate._wire.entrance import Tls
 from skate._wire.gate import Dial
 from skate._wire.lasting import LastingChannel
 from skate._wire.loop import EventLoop
-from skate._wire.messages import Message, Resume
+from skate._wire.messages import Message, Refusal, Resume
 
 #: A lasting link connects again after this time.
 AGAIN_S = 0.2
@@ -52,6 +52,8 @@ class Link:
         self.session = b""
         #: Called when a lasting link has lost its connection.
         self.on_broken: OnClosed = lambda link, why: None
+        #: Called with the Refusal of a message that was too large, so that whoever waits for an answer gets one.
+        self.on_refused: Callable[[Link, Any], None] = lambda link, refusal: None
         self._loop = loop
         self._on_message = on_message
         self._on_closed = on_closed
@@ -89,15 +91,19 @@ class Link:
         channel = self._channel = LastingChannel(sock, name=self.name, decode=cluster.decode, session=self.session)
         self._loop.watch_channel(channel, self._on_readable)
         for message in self._waiting:
-            channel.send(message)
+            self.send(message)
         self._waiting.clear()
         if rest:
             self._take(lambda: channel.take(rest, len(rest)))
 
     def send(self, message: Message) -> None:
-        """A closed link swallows it: `on_closed` has told."""
+        """A closed link swallows it: `on_closed` has told. What is too large is dropped, with a complaint: processes
+        check what they send, and what daemons say by themselves is small or can be split."""
         if self._channel is not None:
-            self._channel.send(message)
+            try:
+                self._channel.send(message)
+            except TooLarge as error:
+                _complaints.make(self.name, "too large", f"nothing was sent to the {self.name}: {error}")
         elif not self.closed:
             self._waiting.append(message)
 
@@ -111,7 +117,12 @@ class Link:
             for message in read():
                 if self.closed or self._channel is None:  # an earlier message led to that
                     return
-                self._on_message(self, message)
+                if isinstance(message, Refusal):
+                    what = f"a message of the {self.name} was not taken: it has {message.size} bytes"
+                    _complaints.make(self.name, "too large", what)
+                    self.on_refused(self, message)
+                else:
+                    self._on_message(self, message)
         except (ChannelClosed, ValueError) as error:
             if isinstance(error, BadFrame | ValueError):
                 self._complain(error)

@@ -22,6 +22,7 @@ from skate._serialize.values import INLINE_BYTES_MAX, deserialize, is_scalar, se
 from skate._wire import messages as m
 from skate._worker.actor_process import EXITS
 from skate._worker.context import CURRENT_CALL, CurrentCall
+from skate._worker.loading import load_arguments
 from skate._worker.peers import Peer
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Concurrency(abc.ABC):
 
     def _arguments(self, task: Task) -> tuple[Sequence[Any], dict[str, Any]]:
         if task.extra is not None:
-            return self._executor.load_arguments(task, task.extra)
+            return load_arguments(self._runtime, task, task.extra)
         return (deserialize(task.args) if task.args else ()), {}
 
     def _result(self, peer: Peer, task: Task, value: Any) -> Result:

@@ -22,6 +22,7 @@ from skate._object_ref import collecting_refs
 from skate._serialize.failures import failure_of
 from skate._wire import messages as m
 from skate._worker.context import ManyCalls
+from skate._worker.loading import load_arguments
 from skate._worker.output import end_as_a_program
 from skate.exceptions import AsyncioActorExit
 
@@ -90,7 +91,7 @@ class ActorProcess:
             runtime.context.enter(creation, self.start.life - 1)
             cls = self._executor.functions.load(creation.fn)
             kind, what = "arguments", "an argument of its creation is"
-            args, kwargs = self._executor.load_arguments(creation, extra)
+            args, kwargs = load_arguments(runtime, creation, extra)
             kind, what = "init", "its __init__ raised"
             if create.settings.is_async:
                 from skate._worker.actor_async import AsyncCalls

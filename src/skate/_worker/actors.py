@@ -24,6 +24,7 @@ from skate._core.actor_link import ActorLink
 from skate._core.ids import FIRST_RETURN, node_of, pack_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import ActorInfo, ActorSettings, Death, Extra, Failure, Task
+from skate._message_limits import limits
 from skate._object_ref import ObjectRef
 from skate._serialize.failures import error_of, failure_of
 from skate._serialize.values import INLINE_BYTES_MAX, NONE, is_scalar, serialize_scalar
@@ -38,6 +39,7 @@ from skate.exceptions import (
     ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
+    MessageTooLargeError,
     ObjectLostError,
     PendingCallsLimitExceeded,
     TaskCancelledError,
@@ -189,8 +191,15 @@ class Creation:
         pass
 
     def ready(self, task: Task) -> None:
+        create = m.CreateActor(self.link.id, task, self.settings)
+        size = len(m.encoder.encode(create))
+        if size > limits.creation:  # it travels together with the definition of the class
+            what = f"what it takes to make an actor, the arguments of {self.name},"
+            error = MessageTooLargeError(what=what, size_bytes=size, limit_bytes=limits.creation)
+            self.gave_up(task, failure_of(error))
+            return
         self.runtime.functions.tell(self.function)
-        self.runtime.send(m.CreateActor(self.link.id, task, self.settings))
+        self.runtime.send(create)
 
     def again(self, task: Task) -> None:
         raise AssertionError("an actor is restarted by its node")

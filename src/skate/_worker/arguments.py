@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from skate._core.ids import FIRST_RETURN, return_id
 from skate._core.ownership import Entry, Pending
-from skate._core.task import Arg, Failure, RefInfo, Task
+from skate._core.task import ALL_ARGUMENTS, Arg, Failure, RefInfo, Task
+from skate._message_limits import limits
 from skate._object_ref import ObjectRef
 from skate._serialize.diagnose import explain_unpicklable, is_picklable
-from skate._serialize.values import INLINE_BYTES_MAX, Serialized, serialize
+from skate._serialize.values import INLINE_BYTES_MAX, Serialized, is_scalar, serialize
 
 if TYPE_CHECKING:
     from skate._worker.actors import Creation, MethodCall
@@ -125,8 +126,13 @@ class Arguments:
         if serialized.size > INLINE_BYTES_MAX:
             refs.extend(self._store_large(plain, kwargs, f"an argument of {call.name}"))
             serialized = self._serialize_args(call, plain, kwargs)
-        payload = serialized.to_bytes()
         nested = serialized.refs
+        if serialized.size > INLINE_BYTES_MAX:  # many that are small
+            refs.append((ALL_ARGUMENTS, ObjectRef(runtime.put_serialized(serialized), runtime.process_id)))
+            payload = b""
+            nested = ()  # they are inside that object
+        else:
+            payload = serialized.to_bytes()
         with runtime.lock:
             if runtime.broken:
                 raise runtime.broken
@@ -153,7 +159,7 @@ class Arguments:
             call.accept(task)
             self._resolve_args(entry, refs)
             if not pending.missing and entry.task is not None:
-                call.ready(task)
+                self._ready(entry, task)
         if runtime.loop.dormant:
             runtime.loop.stir()
         return self._returned_refs(call, id)
@@ -188,20 +194,19 @@ class Arguments:
     def _store_large(
         self, args: list[Any], kwargs: dict[str, Any], what: str
     ) -> list[tuple[int | str, ObjectRef[Any]]]:
-        """Move large arguments into the object store, in place; what is left must fit into a message."""
+        """Move each large argument into the object store, in place."""
         moved: list[tuple[int | str, ObjectRef[Any]]] = []
         places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        sizes = [(self._runtime.serialize(value, what=what), at) for at, value in places]
-        left = sum(value.size for value, _ in sizes)
-        for value, at in sorted(sizes, key=lambda pair: -pair[0].size):
-            if left <= INLINE_BYTES_MAX // 2:
-                break
-            left -= value.size
-            if isinstance(at, int):
-                original, args[at] = args[at], None
-            else:
-                original, kwargs[at] = kwargs[at], None
-            moved.append((at, self._store_argument(original, value)))
+        for at, value in places:
+            if is_scalar(value) and type(value) not in (str, bytes, int):
+                continue
+            serialized = self._runtime.serialize(value, what=what)
+            if serialized.size > INLINE_BYTES_MAX:
+                if isinstance(at, int):
+                    args[at] = None
+                else:
+                    kwargs[at] = None
+                moved.append((at, self._store_argument(value, serialized)))
         return moved
 
     def _store_argument(self, original: Any, value: Serialized) -> ObjectRef[Any]:
@@ -246,11 +251,24 @@ class Arguments:
                 self._fill(entry, arg, source)
                 pending.missing -= 1
                 if not pending.missing and entry.task is not None:
-                    entry.call.ready(entry.task)
+                    self._ready(entry, entry.task)
 
             runtime.table.when_resolved(source, arrived)
             if source.owner:
                 runtime.borrowing.fetch(ref._id, source)
+
+    @staticmethod
+    def _ready(entry: Entry, task: Task) -> None:
+        """Everything is there. Of many values a part travels with the task, and the executor asks for the rest."""
+        extra = task.extra
+        if extra is not None and len(extra.args) * INLINE_BYTES_MAX > limits.inline:
+            room = limits.inline
+            for arg in extra.args:
+                if isinstance(arg.value, bytes):
+                    room -= len(arg.value)
+                    if room < 0:
+                        arg.value, arg.late = b"", True
+        entry.call.ready(task)
 
     def _fill(self, entry: Entry, arg: Arg, source: Entry) -> None:
         runtime = self._runtime

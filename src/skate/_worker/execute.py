@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import child_prefix, node_at, node_of, return_id
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task, Timing
+from skate._message_limits import limits
 from skate._object_ref import collecting_refs
 from skate._serialize.diagnose import explain_unpicklable
 from skate._serialize.failures import failure_of
@@ -46,6 +47,7 @@ from skate._worker.cancellation import Cancellation
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
+from skate._worker.loading import load_arguments
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer, WrongReturn
@@ -420,7 +422,7 @@ class Executor:
                     if len(data) <= INLINE_BYTES_MAX:
                         return Result(task.id, data)
                 return self.store_results(peer, task, None, [value])
-            args, kwargs = self.load_arguments(task, extra)
+            args, kwargs = load_arguments(self._runtime, task, extra)
             if extra.generator:
                 produce = self.producer.stream if extra.generator == "streaming" else self.producer.dynamic
                 return produce(peer, task, extra, function(*args, **kwargs))
@@ -498,26 +500,6 @@ class Executor:
         """The result has been sent."""
         self._result_refs.pop(id, None)
 
-    # -- arguments ------------------------------------------------------------------------------------------------
-
-    def load_arguments(self, task: Task, extra: Extra) -> tuple[list[Any], dict[str, Any]]:
-        loaded = deserialize(task.args) if task.args else ()
-        args, kwargs = loaded if type(loaded) is list else (loaded, {})
-        args = list(args)
-        if extra.args:
-            stored = {arg.id: arg.value for arg in extra.args if isinstance(arg.value, int)}
-            views = dict(zip(stored, self._runtime.store.views(list(stored.items())), strict=True)) if stored else {}
-            for arg in extra.args:
-                data = views[arg.id] if type(arg.value) is int else arg.value
-                if data is None:
-                    raise self._runtime.borrowing.loss_of(arg.id, arg.owner)
-                value = deserialize(data)  # type: ignore[arg-type]
-                if isinstance(arg.at, int):
-                    args[arg.at] = value
-                else:
-                    kwargs[arg.at] = value
-        return args, kwargs
-
     # -- results ------------------------------------------------------------------------------------------------------
 
     def store_returns(self, peer: Peer, task: Task, extra: Extra | None, value: Any) -> Result:
@@ -544,9 +526,11 @@ class Executor:
         """Serialise the values; large ones go to the arena under the ids of the returns."""
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
+        inline = 0
         for index, value in enumerate(values):
             self.storing[task.id] = index + 1
-            data, refs = self.store_value(peer, task.id if index == 0 else return_id(task.id, index), value)
+            data, refs = self.store_value(peer, task.id if index == 0 else return_id(task.id, index), value, inline)
+            inline += len(data) if type(data) is bytes else 0
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
             if refs:
@@ -563,12 +547,13 @@ class Executor:
             task.id, stored[0], ResultExtra(more=stored[1:], contained=contained if returned else [], kept=kept)
         )
 
-    def store_value(self, peer: Peer, id: bytes, value: Any) -> tuple[bytes | int, Any]:
+    def store_value(self, peer: Peer, id: bytes, value: Any, inline: int = 0) -> tuple[bytes | int, Any]:
+        """To travel in the message itself, which has so many bytes of other values already, or in shared memory."""
         try:
             serialized: Serialized = serialize(value)
         except Exception as error:
             raise explain_unpicklable(value, error, what=f"the value returned by {self.task_name()}") from error
-        if serialized.size > INLINE_BYTES_MAX:
+        if serialized.size > INLINE_BYTES_MAX or inline + serialized.size > limits.inline:
             return self._runtime.store.write(id, peer.process_id, serialized), serialized.refs
         return serialized.to_bytes(), serialized.refs
 

@@ -23,13 +23,17 @@ from typing import Any
 
 from skate._core.ids import function_id
 from skate._core.task import RefInfo
+from skate._message_limits import limits
 from skate._object_ref import ObjectRef, collecting_refs
 from skate._serialize.diagnose import explain_unpicklable, largest_captures
 from skate._wire.messages import Define, Message, Undefine
 from skate._worker.surroundings import job_path, late_ray_version, module_path, use_ray_version
+from skate.exceptions import MessageTooLargeError
 
 #: Above this size a definition most likely captured data that should have been put into the object store.
 LARGE_DEFINITION_BYTES = 1 << 20
+#: What a captured reference takes beside the definition.
+REFERENCE_BYTES = 40
 
 
 def _load_cached_property(function: Callable[[Any], Any], name: str | None) -> functools.cached_property[Any]:
@@ -74,6 +78,15 @@ def export_function(function: Callable[..., Any], name: str) -> Function:
         except Exception as error:
             raise explain_unpicklable(function, error, what=f"the remote {kind} {name}") from error
         definition = file.getvalue()
+    size = len(definition) + REFERENCE_BYTES * len(refs)
+    if size > limits.definition:
+        raise MessageTooLargeError(
+            what=f"the remote {kind} {name}, which captures {largest_captures(function)},",
+            size_bytes=size,
+            limit_bytes=limits.definition,
+            next="put large objects into the object store once, and pass the reference as an argument: "
+            "ref = skate.put(value); f.remote(ref).",
+        )
     if len(definition) > LARGE_DEFINITION_BYTES:
         warnings.warn(
             f"The remote {kind} {name} is {len(definition) / 2**20:.1f} MB when pickled, because it captures "
@@ -113,6 +126,12 @@ class LoadedFunctions:
         self._owners: dict[bytes, set[bytes]] = {}
         self._method: Callable[[bytes], tuple[str, Callable[..., Any]]] | None = None
         self._method_names: dict[bytes, str] = {}
+        #: Functions whose definitions were too large to be taken, and why.
+        self._refused: dict[bytes, str] = {}
+
+    def refuse(self, fn: bytes, reason: str) -> None:
+        """Tasks of that function fail."""
+        self._refused[fn] = reason
 
     def add(self, define: Define, owner: bytes) -> bool:
         """Whether it was new."""
@@ -159,6 +178,8 @@ class LoadedFunctions:
         if self._method is not None and fn not in self._definitions:
             self._method_names[fn], self._loaded[fn] = self._method(fn)
             return self._loaded[fn]
+        if fn in self._refused:
+            raise MessageTooLargeError(f"the remote function was not received: {self._refused[fn]}.")
         define = self._definitions[fn]
         sys.path.extend(path for path in define.sys_path if path not in sys.path)
         use_ray_version(define.ray_version)

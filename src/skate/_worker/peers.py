@@ -4,6 +4,8 @@ A message to a peer whose channel is still being made waits in its `outbox`. A p
 (PeerGone) *and* its channel has been read to the end: results that it sent before it died are never lost.
 
 A channel to another machine may lose its connection while both live. Then the daemon is asked for another one.
+
+What is too large for a message is not sent. `on_unsent` hears of it, so that no process waits for it (`oversize.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from skate._wire.channel import Channel
+from skate._wire.channel import Channel, TooLarge
 from skate._wire.lasting import LastingChannel
 from skate._wire.messages import Connect, Message, PeerConnected, PeerGone
 
@@ -29,13 +31,20 @@ class Peer:
         "lease",
         "life",
         "link",
+        "on_unsent",
         "outbox",
         "pid",
         "process_id",
     )
 
-    def __init__(self, process_id: bytes, before_send: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        process_id: bytes,
+        before_send: Callable[[], None],
+        on_unsent: Callable[[Peer, TooLarge], None] = lambda peer, error: None,
+    ) -> None:
         self.process_id = process_id
+        self.on_unsent = on_unsent
         #: The daemon must know of an object before a peer can ask it for that.
         self.before_send = before_send
         self.pid = 0
@@ -56,9 +65,15 @@ class Peer:
     def send(self, message: Message) -> None:
         self.before_send()
         if self.channel is not None:
-            self.channel.send(message)
+            self.send_over(self.channel, message)
         elif self.gone is None:
             self.outbox.append(message)
+
+    def send_over(self, channel: Channel, message: Message) -> None:
+        try:
+            channel.send(message)
+        except TooLarge as error:
+            self.on_unsent(self, error)
 
 
 class Myself(Peer):
@@ -84,7 +99,9 @@ class Peers:
         before_send: Callable[[], None],
         cut: Callable[[Channel], None],
         open_channel: Callable[[bytes, socket.socket], Channel],
+        on_unsent: Callable[[Peer, TooLarge], None] = lambda peer, error: None,
     ) -> None:
+        self._on_unsent = on_unsent
         self._cut = cut
         self._open_channel = open_channel
         self._send_to_daemon = send_to_daemon
@@ -101,7 +118,7 @@ class Peers:
             return self.myself
         peer = self._peers.get(process_id)
         if peer is None:
-            peer = self._peers[process_id] = Peer(process_id, self._before_send)
+            peer = self._peers[process_id] = Peer(process_id, self._before_send, self._on_unsent)
             self._send_to_daemon(Connect(process_id))
         return peer
 
@@ -118,7 +135,7 @@ class Peers:
         """The channel to be read from now on: a new one, or the one that there was, with another connection."""
         peer = self._peers.get(message.process_id)
         if peer is None:
-            peer = self._peers[message.process_id] = Peer(message.process_id, self._before_send)
+            peer = self._peers[message.process_id] = Peer(message.process_id, self._before_send, self._on_unsent)
         peer.pid = message.pid
         if isinstance(peer.channel, LastingChannel):
             self._cut(peer.channel)
@@ -128,7 +145,7 @@ class Peers:
         channel = peer.channel = self._open_channel(peer.process_id, sock)
         self._by_channel[channel] = peer
         for waiting in peer.outbox:
-            channel.send(waiting)
+            peer.send_over(channel, waiting)
         peer.outbox.clear()
         return channel
 

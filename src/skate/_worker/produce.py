@@ -179,9 +179,11 @@ class Producer:
         executor = self._executor
         stored: list[Any] = []
         contained: list[list[RefInfo]] = []
+        inline = 0
         for index, value in enumerate(generator, start=1):
             executor.storing[task.id] = index + 1
-            data, refs = executor.store_value(peer, return_id(task.id, index), value)
+            data, refs = executor.store_value(peer, return_id(task.id, index), value, inline)
+            inline += len(data) if type(data) is bytes else 0
             stored.append(data)
             contained.append([RefInfo(ref._id, ref._owner) for ref in refs])
             if refs:

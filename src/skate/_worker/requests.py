@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from skate._wire.messages import Message
-from skate.exceptions import NodeDiedError
+from skate._wire.channel import TooLarge
+from skate._wire.messages import Answer, Message
+from skate.exceptions import MessageTooLargeError, NodeDiedError
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
@@ -43,18 +44,27 @@ class Requests:
     ) -> Any:
         """Send a request and wait for its reply; None if the deadline passed.
 
-        Whoever waits may be interrupted. Then a reply that still comes is given to `undo`, with the lock held.
+        Whoever waits may be interrupted. Then a reply that still comes is given to `undo`, with the lock held. Raises
+        MessageTooLargeError if the question or the answer does not fit into a message.
         """
         number = next(self._numbers)
         replies, runtime = self._replies, self._runtime
         try:
             send(make(number))
             runtime.loop.wait(lambda: number in replies or runtime.broken or runtime.closed, deadline)
-            if number in replies:
-                return replies.pop(number)
+            reply = replies.pop(number, None)
+        except TooLarge as error:
+            message, size = error.unsent[0]
+            raise MessageTooLargeError(
+                what=f"a request to the node ({type(message).__name__})", size_bytes=size, limit_bytes=error.limit
+            ) from None
         except BaseException:
             self._abandon_request(number, undo)
             raise
+        if reply is not None:
+            if type(reply) is Answer and reply.error:
+                raise MessageTooLargeError(f"there is no answer: {reply.error}.")
+            return reply
         if runtime.broken:
             raise runtime.broken
         self._abandon_request(number, undo)

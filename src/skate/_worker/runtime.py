@@ -33,6 +33,7 @@ from skate._core.copies import Copies
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable
 from skate._core.task import Job, Line, Task
+from skate._message_limits import limits
 from skate._object_ref import ObjectRef, dropped
 from skate._options import TaskOptions, captured
 from skate._serialize import private
@@ -49,7 +50,7 @@ from skate._store.client import StoreClient
 from skate._store.layout import arena_file_bytes
 from skate._store.seals import Seals
 from skate._wire import messages as m
-from skate._wire.channel import Channel
+from skate._wire.channel import Channel, TooLarge
 from skate._wire.lasting import LastingChannel
 from skate._worker.actors import Actors
 from skate._worker.arguments import Arguments
@@ -93,7 +94,10 @@ class Runtime:
         self.lock = self.loop.lock
         self._control = Channel(control, carries_fds=True, name="daemon")
         self._seals = Seals(self._control.send)
-        self.peers = Peers(self.send, self._on_peer_dead, self._seals.say, self.loop.remove, self._open_channel)
+        self._control.limit -= limits.envelope
+        self.peers = Peers(
+            self.send, self._on_peer_dead, self._seals.say, self.loop.remove, self._open_channel, self._on_unsent
+        )
         self.outcomes = Outcomes(self)
         self.submitter = Submitter(self)
         self.borrowing = Borrowing(self)
@@ -161,6 +165,8 @@ class Runtime:
             m.Answer: lambda _, message: self.requests.on_reply(message),
             m.AskRef: self._on_ask_ref,
             m.CancelRef: lambda _, message: self._cancel_locked(message.id, message.force, message.recursive),
+            m.Refusal: self._on_refusal,
+            m.Refused: self._on_refused,
         }
         self.loop.add(self._control)
 
@@ -303,6 +309,23 @@ class Runtime:
             self.loop.notify()
 
         self.loop.call_at(time.monotonic(), handle)
+
+    # What is too large for a message; the module is rarely needed.
+
+    def _on_unsent(self, peer: Peer, error: TooLarge) -> None:
+        from skate._worker.oversize import on_unsent
+
+        on_unsent(self, peer, error)
+
+    def _on_refusal(self, peer: Peer, message: m.Refusal) -> None:
+        from skate._worker.oversize import on_refusal
+
+        on_refusal(self, peer, message)
+
+    def _on_refused(self, peer: Peer, message: m.Refused) -> None:
+        from skate._worker.oversize import on_refused
+
+        on_refused(self, peer, message)
 
     def _on_results(self, peer: Peer, message: m.Results) -> None:
         if peer.link is None:
@@ -473,8 +496,10 @@ class Runtime:
     # -- put ------------------------------------------------------------------------------------------------------
 
     def put(self, value: object) -> ObjectRef[Any]:
+        data: bytes = b""
         if is_scalar(value) and not (type(value) is bytes and len(value) > INLINE_BYTES_MAX):
-            data: bytes | int = serialize_scalar(value)
+            data = serialize_scalar(value)
+        if data and len(data) <= INLINE_BYTES_MAX:
             with self.lock:
                 id = self.new_id(PUT_INDEX)
                 self.table.entries[id] = Entry(1, 0, data)

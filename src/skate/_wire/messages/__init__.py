@@ -113,6 +113,9 @@ from skate._wire.messages.direct import (
     Recall as Recall,
 )
 from skate._wire.messages.direct import (
+    Refused as Refused,
+)
+from skate._wire.messages.direct import (
     Release as Release,
 )
 from skate._wire.messages.direct import (
@@ -245,6 +248,7 @@ from skate._wire.messages.local import (
     encode_events as encode_events,
 )
 from skate._wire.messages.message import Message as Message
+from skate._wire.messages.message import Refusal as Refusal
 
 AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty lines
     Hello, Welcome, Connect, PeerConnected, PeerGone, KillWorker, Retire, Shutdown, Goodbye, Logs, Capacity, Query,
@@ -254,6 +258,7 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Fetch, Fetched, Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted,
     ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
     Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm,
+    Refused,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

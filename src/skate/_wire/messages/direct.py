@@ -161,6 +161,16 @@ class CancelRef(Message, tag=86):
     recursive: bool
 
 
+class Refused(Message, tag=72):
+    """Executor → owner: I did not take a Tasks that was too large; it had that many tasks, of which this is the first.
+    They fail. No reply."""
+
+    id: bytes
+    count: int
+    size: int
+    limit: int
+
+
 class Taken(Message, tag=112):
     """Actor that runs several calls at a time → caller: I have read your last Tasks."""
 

@@ -142,6 +142,8 @@ class Answer(Message, tag=12):
 
     request: int
     body: Any
+    #: Why there is no body: it is too large for a message, or the question was.
+    error: str = ""
 
 
 class CollectEvents(Message, tag=13):

@@ -1,0 +1,418 @@
+"""What is larger than a message: it goes through the object store, or is an error; nothing hangs and all else goes on.
+
+Most tests run with a limit of LIMIT bytes for a message instead of 256 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import skate
+from skate._message_limits import FRAME_BYTES_MAX, VARIABLE, limits
+from skate.cluster_utils import Cluster
+from skate.exceptions import ActorDiedError, MessageTooLargeError, TaskError
+
+LIMIT = 4 << 20
+#: Each travels inside messages, and COUNT of them are more than a message may have.
+SIZE = 90_000
+COUNT = 60
+#: References that take more than a message.
+REFERENCES = 120_000
+TIMEOUT_S = 50
+
+HERE = skate.remote(resources={"second": 1})
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In this process and in all that it starts."""
+    monkeypatch.setenv(VARIABLE, str(LIMIT))
+    limits.set(LIMIT)
+    yield
+    limits.set(FRAME_BYTES_MAX)
+
+
+@pytest.fixture
+def here(small_limit: None, anywhere: None) -> None:
+    """A node with the resource "second", whose workers have the small limit as this process has."""
+
+
+@pytest.fixture
+def others_take_less(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process does not know that the others take no more than LIMIT."""
+    monkeypatch.setenv(VARIABLE, str(LIMIT))
+    with skate.init(num_cpus=1, resources={"second": 1}):
+        yield
+
+
+@pytest.fixture
+def we_take_less(fresh_runtime: Any) -> Iterator[None]:
+    """The others do not know that this process takes no more than LIMIT."""
+    limits.set(LIMIT)
+    yield
+    limits.set(FRAME_BYTES_MAX)
+
+
+def get(ref: Any) -> Any:
+    return skate.get(ref, timeout=TIMEOUT_S)
+
+
+def piece(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (SIZE // 4)
+
+
+@HERE
+def echo(*values: Any, **named: Any) -> tuple[int, int]:
+    """How many there are, and how long they are together."""
+    everything = [*values, *named.values()]
+    return len(everything), sum(map(len, everything))
+
+
+@HERE
+def make(number: int) -> bytes:
+    return piece(number)
+
+
+def works() -> None:
+    """The same worker, and the channel to it, do what they did before."""
+    assert get(echo.remote(b"abc")) == (1, 3)
+
+
+# -- the real limit ----------------------------------------------------------------------------------------------------
+
+
+def test_an_error_with_a_text_of_70_megabytes_arrives(fresh_runtime: Any) -> None:
+    @skate.remote(max_retries=0)
+    def f(size: int) -> int:
+        if size:
+            raise ValueError("x" * size)
+        return 1
+
+    with pytest.raises(ValueError, match=r"xxx$") as info:
+        get(f.remote(70_000_000))
+    assert len(info.value.args[0]) == 70_000_000
+    assert get(f.remote(0)) == 1
+
+
+# -- out and back ------------------------------------------------------------------------------------------------------
+
+
+def test_many_small_returns_arrive(here: None) -> None:
+    values = get(HERE(lambda: [piece(number) for number in range(COUNT)]).options(num_returns=COUNT).remote())
+    assert values == [piece(number) for number in range(COUNT)]
+    works()
+
+
+def test_so_do_those_of_a_dynamic_generator(here: None) -> None:
+    generator = get(HERE(lambda: map(piece, range(COUNT))).options(num_returns="dynamic").remote())
+    assert get(list(generator)) == [piece(number) for number in range(COUNT)]
+    works()
+
+
+def test_so_do_those_of_a_streaming_generator(here: None) -> None:
+    def numbers() -> Iterator[bytes]:
+        yield from map(piece, range(COUNT))
+
+    assert [get(ref) for ref in HERE(numbers).remote()] == [piece(number) for number in range(COUNT)]
+    works()
+
+
+def test_many_small_arguments_arrive(here: None) -> None:
+    assert get(echo.remote(*map(piece, range(COUNT)))) == (COUNT, COUNT * SIZE)
+    assert get(echo.remote(**{f"p{number}": piece(number) for number in range(COUNT)})) == (COUNT, COUNT * SIZE)
+    assert get(echo.remote(*["x"] * 2_000_000)) == (2_000_000, 2_000_000)
+    works()
+
+
+def test_so_do_references_among_many_small_arguments_and_inside_them(here: None) -> None:
+    @HERE
+    def f(first: bytes, inside: list[Any], *rest: bytes, last: bytes) -> bool:
+        return first == last == skate.get(inside[0]) == piece(7) and rest == tuple(map(piece, range(COUNT)))
+
+    ref = make.remote(7)
+    assert get(f.remote(ref, [ref], *map(piece, range(COUNT)), last=ref))
+    works()
+
+
+def test_many_references_to_small_values_arrive(here: None) -> None:
+    refs = [make.remote(number) for number in range(COUNT)]
+    assert get(echo.remote(*refs)) == (COUNT, COUNT * SIZE)
+    assert get(HERE(lambda *values: list(values)).remote(*refs)) == [piece(number) for number in range(COUNT)]
+    works()
+
+
+def test_so_do_those_to_values_of_another_process(here: None) -> None:
+    @skate.remote
+    def pass_on(refs: list[Any]) -> tuple[int, int]:
+        return skate.get(echo.remote(*refs))  # type: ignore[no-any-return]
+
+    assert get(pass_on.remote([skate.put(piece(number)) for number in range(COUNT)])) == (COUNT, COUNT * SIZE)
+
+
+def test_many_tasks_with_large_arguments_are_sent_in_several_messages(here: None) -> None:
+    get(echo.remote())
+    assert set(get([echo.remote(piece(number)) for number in range(10 * COUNT)])) == {(1, SIZE)}
+
+
+LARGE: dict[str, Callable[[], Any]] = {
+    "text": lambda: "x" * (2 * LIMIT),
+    "number": lambda: 1 << (16 * LIMIT),
+    "bytes": lambda: b"x" * (2 * LIMIT),
+    "list": lambda: [f"{number}" for number in range(LIMIT // 4)],
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_value_is_stored_whatever_it_is(here: None, kind: str) -> None:
+    value = LARGE[kind]()
+    ref = skate.put(value)
+    assert get(ref) == value
+    assert get(HERE(lambda value, refs: value == skate.get(refs[0])).remote(ref, [ref]))
+    assert get(HERE(lambda: LARGE[kind]()).remote()) == value
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class Broken(ValueError):
+    def __init__(self, message: str, data: bytes) -> None:
+        super().__init__(message)
+        self.data = data
+
+
+def test_an_error_with_a_large_attribute_arrives_without_it(here: None) -> None:
+    @HERE
+    def f() -> None:
+        raise Broken("bad", bytes(LIMIT))
+
+    with pytest.raises(ValueError, match=r"sent without data, 4\.0 MiB") as info:
+        get(f.remote())
+    assert isinstance(info.value, TaskError)
+    assert str(info.value).endswith("bad")
+    assert not hasattr(info.value, "data")
+    works()
+
+
+def test_one_with_a_large_text_arrives_with_its_ends(here: None) -> None:
+    def f() -> None:
+        raise KeyError("begin" + "x" * LIMIT + "end")
+
+    for ref in (HERE(f).remote(), *HERE(f).options(num_returns=2).remote()):
+        with pytest.raises(KeyError, match=r"begin.*characters in all.*end"):
+            get(ref)
+    works()
+
+
+def test_one_of_a_generator_is_its_last_item(here: None) -> None:
+    def f() -> Iterator[int]:
+        yield 1
+        raise Broken("bad", bytes(LIMIT))
+
+    first, last = HERE(f).remote()
+    assert get(first) == 1
+    with pytest.raises(ValueError, match="sent without data"):
+        get(last)
+
+
+# -- actors ------------------------------------------------------------------------------------------------------------
+
+
+@HERE
+class Actor:
+    def __init__(self, *values: bytes) -> None:
+        self.size = sum(map(len, values))
+
+    def echo(self, *values: bytes) -> int:
+        return self.size + sum(map(len, values))
+
+    def make(self, count: int) -> list[bytes]:
+        return [piece(number) for number in range(count)]
+
+    def fail(self) -> None:
+        raise Broken("bad", bytes(LIMIT))
+
+    async def nothing(self) -> None:
+        """Because of it calls run on an event loop."""
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_actor_takes_and_returns_as_much_as_a_task(here: None, concurrency: int) -> None:
+    @HERE
+    class Plain:
+        def __init__(self, *values: bytes) -> None:
+            self.size = sum(map(len, values))
+
+        def echo(self, *values: bytes) -> int:
+            return self.size + sum(map(len, values))
+
+        def make(self, count: int) -> list[bytes]:
+            return [piece(number) for number in range(count)]
+
+        def fail(self) -> None:
+            raise Broken("bad", bytes(LIMIT))
+
+    refs = [make.remote(number) for number in range(COUNT)]
+    actor = Plain.options(max_concurrency=concurrency).remote(*refs)  # type: ignore[attr-defined]
+    assert get(actor.echo.remote()) == COUNT * SIZE
+    assert get(actor.echo.remote(*map(piece, range(COUNT)))) == 2 * COUNT * SIZE
+    assert get(actor.echo.remote(*refs)) == 2 * COUNT * SIZE
+    assert get(actor.make.options(num_returns=COUNT).remote(COUNT)) == [piece(number) for number in range(COUNT)]
+    with pytest.raises(ValueError, match="sent without data"):
+        get(actor.fail.remote())
+    assert set(get([actor.echo.remote(piece(number)) for number in range(5 * COUNT)])) == {(COUNT + 1) * SIZE}
+
+
+def test_so_does_one_with_coroutines(here: None) -> None:
+    refs = [make.remote(number) for number in range(COUNT)]
+    actor = Actor.remote(*map(piece, range(COUNT)))  # type: ignore[attr-defined]
+    assert get(actor.echo.remote(*refs)) == 2 * COUNT * SIZE
+    assert get(actor.make.options(num_returns=COUNT).remote(COUNT)) == [piece(number) for number in range(COUNT)]
+    with pytest.raises(ValueError, match="sent without data"):
+        get(actor.fail.remote())
+
+
+def test_a_large_error_of_a_constructor_is_the_reason_of_the_death(here: None) -> None:
+    @HERE
+    class Fails:
+        def __init__(self) -> None:
+            raise Broken("bad", bytes(LIMIT))
+
+        def f(self) -> None: ...
+
+    with pytest.raises(ActorDiedError, match="sent without data"):
+        get(Fails.remote().f.remote())  # type: ignore[attr-defined]
+    works()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:The remote")
+def test_a_function_that_captures_too_much_is_an_error_where_it_is_called(here: None) -> None:
+    data = bytes(LIMIT)
+    with pytest.raises(MessageTooLargeError, match=r"the remote function .* captures .*'data'.*\n.*4\.0 MiB") as info:
+        HERE(lambda: len(data)).remote()
+    assert info.value.size_bytes > LIMIT
+    assert info.value.limit_bytes == limits.definition
+    works()
+
+
+@pytest.mark.filterwarnings("ignore:The remote")
+def test_so_is_a_class(here: None) -> None:
+    class Large:
+        data = bytes(LIMIT)
+
+    with pytest.raises(MessageTooLargeError, match=r"the remote class .*Large.*\n.*4\.0 MiB"):
+        HERE(Large).remote()
+    works()
+
+
+@pytest.mark.filterwarnings("ignore:The remote")
+def test_what_is_just_below_the_limit_works(here: None) -> None:
+    data = bytes(limits.definition - 100_000)
+
+    class Large:
+        content = data
+
+        def __init__(self, *values: bytes) -> None:
+            self.size = sum(map(len, values))
+
+        def total(self) -> int:
+            return self.size + len(self.content)
+
+    assert get(HERE(lambda: len(data)).remote()) == len(data)
+    actor = HERE(Large).remote(*[make.remote(number) for number in range(COUNT)])
+    assert get(actor.total.remote()) == len(data) + COUNT * SIZE
+
+
+def test_a_task_with_too_many_references_fails(here: None) -> None:
+    ref = skate.put(1)
+    with pytest.raises(MessageTooLargeError, match="the call is too large"):
+        get(HERE(lambda refs: len(refs)).remote([skate.put(None) for _ in range(REFERENCES)]))
+    works()
+    assert get(ref) == 1
+
+
+def test_so_does_one_that_returns_them(here: None) -> None:
+    with pytest.raises(MessageTooLargeError, match="the result of the task is too large"):
+        get(HERE(lambda: [skate.put(None) for _ in range(REFERENCES)]).remote())
+    works()
+
+
+def test_so_does_an_actor_that_is_given_them(here: None) -> None:
+    @HERE
+    class Holder:
+        def __init__(self, refs: list[Any]) -> None: ...
+
+        def f(self) -> None: ...
+
+    with pytest.raises(ActorDiedError, match="what it takes to make an actor"):
+        get(Holder.remote([skate.put(None) for _ in range(REFERENCES)]).f.remote())  # type: ignore[attr-defined]
+    works()
+
+
+def test_a_key_that_is_too_large_is_an_error(here: None) -> None:
+    with pytest.raises(MessageTooLargeError, match=r"a request to the node \(KeyValue\)"):
+        skate.kv.put("k" * (2 * LIMIT), b"")
+    for number in range(30):
+        skate.kv.put(f"{number}" * 200_000, b"")
+    with pytest.raises(MessageTooLargeError, match="there is no answer: the answer has"):
+        skate.kv.keys()
+    skate.kv.put("small", b"1")
+    assert skate.kv.get("small") == b"1"
+
+
+# -- a receiver that refuses -------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_refuses_a_call_says_so_and_takes_the_next(others_take_less: None) -> None:
+    refs = [skate.put(piece(number)) for number in range(COUNT)]
+    for _ in range(3):
+        with pytest.raises(MessageTooLargeError, match="the call is too large") as info:
+            get(echo.remote(*refs))
+        assert info.value.limit_bytes == LIMIT
+        works()
+
+
+def test_an_actor_that_refuses_a_call_takes_the_next(others_take_less: None) -> None:
+    refs = [skate.put(piece(number)) for number in range(COUNT)]
+    actor = Actor.remote()  # type: ignore[attr-defined]
+    for _ in range(3):
+        with pytest.raises(MessageTooLargeError, match="the call is too large"):
+            get(actor.echo.remote(*refs))
+        assert get(actor.echo.remote(b"abc")) == 3
+
+
+@pytest.mark.filterwarnings("ignore:The remote")
+def test_a_worker_that_refuses_a_function_says_so_for_each_of_its_tasks(others_take_less: None) -> None:
+    data = bytes(2 * LIMIT)
+    f = HERE(lambda: len(data))
+    for _ in range(3):
+        with pytest.raises(MessageTooLargeError, match="the remote function was not received: a message of 83"):
+            get(f.remote())
+        works()
+
+
+def test_a_result_that_is_refused_fails_its_task(we_take_less: None) -> None:
+    f = skate.remote(max_retries=0)(lambda count: [piece(number) for number in range(count)])
+    for _ in range(3):
+        for ref in f.options(num_returns=COUNT).remote(COUNT)[:2]:
+            with pytest.raises(MessageTooLargeError, match="the result of the task is too large"):
+                get(ref)
+        assert get(f.remote(1)) == [piece(0)]
+
+
+def test_between_nodes_nothing_is_sent_again_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(LIMIT))
+    with Cluster(initialize_head=True) as cluster:
+        cluster.add_node(num_cpus=1, resources={"second": 1})
+        cluster.connect()
+        refs = [skate.put(piece(number)) for number in range(COUNT)]
+        for _ in range(2):
+            with pytest.raises(MessageTooLargeError, match="the call is too large"):
+                get(echo.remote(*refs))
+            works()
+        skate.shutdown()
