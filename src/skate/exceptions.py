@@ -671,8 +671,8 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "SkateError", "TaskError", "TaskCancelledError", "GetTimeoutError", "TaskUnschedulableError",
     "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "MessageTooLargeError",
-    "NotInitializedError", "NotInSkateError", "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError",
-    "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
+    "NotInitializedError", "NotInSkateError", "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError",
+    "NodeDiedError", "ObjectLostError", "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
     "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError", "ActorUnavailableError",
     "ActorUnschedulableError", "ActorPlacementGroupRemoved", "ActorAlreadyExistsError", "PendingCallsLimitExceeded",
     "AsyncioActorExit", "SkateSystemError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError",

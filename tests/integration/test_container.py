@@ -90,12 +90,12 @@ refs = [skate.put(make(seed)) for seed in range(35)]
 @skate.remote(max_retries=0)
 def large():
     taken = []
-    for _ in range(30):
-        taken.append(b"1" * (10 * MIB))
+    for _ in range(60):
+        taken.append(b"1" * (5 * MIB))
         time.sleep(0.05)
     return len(taken)
 
-assert skate.get(large.remote()) == 30
+assert skate.get(large.remote()) == 60
 assert all(np.array_equal(skate.get(ref), make(seed)) for seed, ref in enumerate(refs))
 print("both")
 """)

@@ -7,8 +7,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skate._core import object_room, object_table
+from skate._core import object_room, object_table, policy_garbage
 from skate._core.object_records import (
+    AskForGarbage,
     Command,
     Discard,
     Place,
@@ -30,9 +31,14 @@ A, B, C = b"process-a", b"process-b", b"process-c"
 class Bench:
     """A table with ten units of space, and short words for what tests do with it."""
 
-    def __init__(self, units: int = 10) -> None:
+    def __init__(self, units: int = 10, *, collects_garbage: bool = False) -> None:
         self.table = ObjectTable(
-            HEAD, HEAD + units * UNIT, full_grace_s=10, unsealed_grace_s=10, describe=lambda process: process.decode()
+            HEAD,
+            HEAD + units * UNIT,
+            full_grace_s=10,
+            unsealed_grace_s=10,
+            describe=lambda process: process.decode(),
+            collects_garbage=collects_garbage,
         )
         self.now = 100.0
         self.requests = 0
@@ -186,6 +192,65 @@ def test_the_least_recently_used_objects_leave() -> None:
     (reply,) = bench.end_io()
     assert isinstance(reply, ReplyAllocated)
     assert reply.offset == HEAD + 2 * UNIT
+
+
+def full_bench() -> Bench:
+    """A table whose space is taken by five objects, and whose processes are asked to collect garbage."""
+    bench = Bench(collects_garbage=True)
+    for name in (b"1", b"2", b"3", b"4", b"5"):
+        bench.put(A, name, 2)
+    return bench
+
+
+def test_processes_collect_garbage_before_anything_leaves() -> None:
+    bench = full_bench()
+    assert bench.allocate(B, 2) == [AskForGarbage()]
+    assert bench.allocate(C, 2) == [], "they are asked once"
+    assert isinstance(bench.free(A, b"3")[0], ReplyAllocated), "what they free is given at once"
+    assert isinstance(bench.free(A, b"4")[0], ReplyAllocated)
+    assert bench.tick(10) == []
+    assert bench.table.counters["spilled"] == 0
+
+
+def test_objects_leave_a_moment_after_all_have_answered() -> None:
+    bench = full_bench()
+    bench.allocate(B, 2)
+    assert bench.do(bench.table.garbage_collected(bench.now)) == []
+    assert bench.table.next_deadline() == bench.now + policy_garbage.SETTLE_S
+    (spill,) = bench.tick(policy_garbage.SETTLE_S)
+    assert isinstance(spill, StartSpill)
+
+
+def test_who_does_not_answer_is_not_waited_for_longer() -> None:
+    bench = full_bench()
+    bench.allocate(B, 2)
+    assert bench.table.next_deadline() == bench.now + policy_garbage.WAIT_S
+    (spill,) = bench.tick(policy_garbage.WAIT_S)
+    assert isinstance(spill, StartSpill)
+
+
+def test_a_request_is_not_refused_while_garbage_is_collected() -> None:
+    bench = full_bench()
+    bench.table.room._full_grace_s = 0.0
+    assert bench.allocate(B, 2) == [AskForGarbage()]
+    assert bench.tick(policy_garbage.WAIT_S / 2) == []
+    assert isinstance(bench.tick(policy_garbage.WAIT_S)[0], StartSpill)
+
+
+def test_short_memory_of_the_machine_is_too_urgent_to_wait_for_garbage() -> None:
+    bench = full_bench()
+    commands = bench.do(bench.table.limit_memory(6 * UNIT, bench.now))
+    assert [type(command) for command in commands] == [AskForGarbage, StartSpill, StartSpill]
+
+
+def test_a_request_beyond_what_memory_is_left_waits_for_garbage() -> None:
+    bench = Bench(collects_garbage=True)
+    bench.put(A, b"1", 2)
+    bench.put(A, b"2", 2)
+    bench.do(bench.table.limit_memory(4 * UNIT, bench.now))
+    assert bench.allocate(B, 2) == [AskForGarbage()]
+    (spill,) = bench.tick(policy_garbage.WAIT_S)
+    assert isinstance(spill, StartSpill)
 
 
 def test_objects_leave_when_memory_of_the_machine_is_short_though_the_arena_has_room() -> None:
@@ -958,12 +1023,22 @@ class StoreModel(RuleBasedStateMachine):
     What a process may look at must hold its word at all times; a wrong reuse of memory or disk shows as a wrong word.
     """
 
+    collects_garbage = False
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        #: Processes were asked to collect garbage, and have not answered.
+        self.asked = False
         self.arena = ["free"] * (HEAD // UNIT + UNITS)
         self.disk: dict[int, str] = {}
-        self.table = ObjectTable(HEAD, HEAD + UNITS * UNIT, full_grace_s=10, unsealed_grace_s=10)
+        self.table = ObjectTable(
+            HEAD,
+            HEAD + UNITS * UNIT,
+            full_grace_s=10,
+            unsealed_grace_s=10,
+            collects_garbage=self.collects_garbage,
+        )
         self.table.keeper = KEEPER
         #: Copies that can be had again.
         self.redundant: set[bytes] = set()
@@ -1026,6 +1101,8 @@ class StoreModel(RuleBasedStateMachine):
                 assert not any(command.id in views for views in self.views.values()), "somebody looks at it"
                 assert not any(command.id in self.hopes[request] for request in self.waiting if request in self.hopes)
                 self.freed.add(command.id)
+            elif isinstance(command, AskForGarbage):
+                self.asked = True
             else:
                 self.io.append(command)
 
@@ -1187,6 +1264,12 @@ class StoreModel(RuleBasedStateMachine):
     def memory_is_short_or_no_longer(self, units: int) -> None:
         self.carry_out(self.table.limit_memory(units * UNIT + 1, self.now))
 
+    @precondition(lambda self: self.asked)
+    @rule()
+    def all_have_collected_their_garbage(self) -> None:
+        self.asked = False
+        self.carry_out(self.table.garbage_collected(self.now))
+
     @rule(slot=slots)
     def pin_what_is_on_disk(self, slot: int) -> None:
         ids = [object_id for object_id, obj in self.table.objects.items() if obj.place is Place.DISK]
@@ -1266,6 +1349,9 @@ class StoreModel(RuleBasedStateMachine):
             return
         if room_maker.limit_bytes < UNITS * UNIT and room_maker.shedding:
             return  # it waits until memory of the machine is not so short
+        if room_maker.garbage is not None and room_maker.garbage.waits_until:
+            assert room_maker.garbage.waits_until > self.now or not self.ticked
+            return
         usable = [False] * len(self.arena)
         for start, end in room_maker.arena.free_ranges:
             usable[start // UNIT : end // UNIT] = [True] * ((end - start) // UNIT)
@@ -1307,6 +1393,12 @@ class StoreModel(RuleBasedStateMachine):
         assert not self.disk
 
 
+class CollectingStoreModel(StoreModel):
+    """The same, when processes are asked to collect garbage before anything leaves."""
+
+    collects_garbage = True
+
+
 class LargeStoreModel(StoreModel):
     """The same, when a store counts as large with three objects: holes are made of neighbours."""
 
@@ -1332,5 +1424,7 @@ SETTINGS = settings(
 )
 TestStoreModel = StoreModel.TestCase
 TestStoreModel.settings = SETTINGS
+TestCollectingStoreModel = CollectingStoreModel.TestCase
+TestCollectingStoreModel.settings = SETTINGS
 TestLargeStoreModel = LargeStoreModel.TestCase
 TestLargeStoreModel.settings = SETTINGS

@@ -94,7 +94,21 @@ class ReportDropped(NamedTuple):
     id: bytes
 
 
-Command = ReplyAllocated | ReplyPinned | ReplyFull | StartSpill | StartRestore | StartReserve | Discard | ReportDropped
+class AskForGarbage(NamedTuple):
+    """Ask all processes to collect garbage; when they have, call `garbage_collected`."""
+
+
+Command = (
+    ReplyAllocated
+    | ReplyPinned
+    | ReplyFull
+    | StartSpill
+    | StartRestore
+    | StartReserve
+    | Discard
+    | ReportDropped
+    | AskForGarbage
+)
 
 
 # -- records ----------------------------------------------------------------------------------------------------------

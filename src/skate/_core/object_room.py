@@ -21,6 +21,8 @@ memory is short, fewer bytes of the arena may be in use (`limit_bytes`). Objects
 within the limit, and a request that would exceed it waits for them, though the arena has room for it. Once nothing
 more can leave, it is served all the same: the limit delays requests, and refuses none.
 
+Before anything leaves, processes may be asked to collect garbage (`garbage`), and what they free is waited for.
+
 Four rules keep everybody going:
 
 - A request that cannot be helped now (too much is pinned) lets others pass, because they may be what it waits for: but
@@ -47,6 +49,7 @@ from skate._core.object_records import (
     MEMORY,
     RESTORING,
     SPILLING,
+    AskForGarbage,
     Command,
     Discard,
     ReplyAllocated,
@@ -56,6 +59,7 @@ from skate._core.object_records import (
     StartSpill,
     StoredObject,
 )
+from skate._core.policy_garbage import GarbageRounds, Verdict
 
 #: Every object, in memory and on disk, starts on a multiple of these.
 ARENA_ALIGNMENT = 64
@@ -82,9 +86,19 @@ class RoomMaker:
     """Room in [start, end) of the arena."""
 
     def __init__(
-        self, start: int, end: int, full_grace_s: float, may_drop: Callable[[StoredObject], bool] = lambda obj: False
+        self,
+        start: int,
+        end: int,
+        full_grace_s: float,
+        may_drop: Callable[[StoredObject], bool] = lambda obj: False,
+        *,
+        collects_garbage: bool = False,
     ) -> None:
         self.arena = Allocator(end, ARENA_ALIGNMENT, start)
+        #: None: processes are not asked.
+        self.garbage = GarbageRounds(self.arena.capacity) if collects_garbage else None
+        #: Bytes of the arena that came free since the start.
+        self.freed_bytes = 0
         self.disk = Allocator(DISK_BYTES_MAX, DISK_ALIGNMENT)
         #: What may leave: in memory, not pinned, not freed, untouched by I/O. Least recently touched first.
         self.evictable: OrderedDict[StoredObject, None] = OrderedDict()
@@ -159,13 +173,17 @@ class RoomMaker:
             self.changed = False
             if self.queue:
                 self._serve_queue_once(now)
+        if self.garbage is not None and self.garbage.waits_until and not self._is_short:
+            self.garbage.satisfied()
 
     def next_deadline(self) -> float | None:
         """When `retry` or `hopeless` have something to say, at the latest."""
         times = [self.disk_retry_at] if self.queue and self.disk_retry_at else []
+        if self.garbage is not None:
+            times += filter(None, (self.garbage.waits_until, self.garbage.next_at))
         for room in self.queue:
             if room.start < 0:
-                if not self.jobs:
+                if not self._is_making_room:
                     times.append(self._gives_up_at(room))
                 if room.search_after:
                     times.append(room.search_after)
@@ -173,7 +191,7 @@ class RoomMaker:
 
     def hopeless(self, now: float) -> Room | None:
         """The oldest request that has waited long enough, in vain."""
-        if self.jobs:
+        if self._is_making_room:
             return None
         return next((room for room in self.queue if self._gives_up_at(room) <= now), None)
 
@@ -186,6 +204,35 @@ class RoomMaker:
             if room.search_after and room.search_after <= now:
                 room.search_after = 0.0
                 self.changed = True
+
+    @property
+    def _is_making_room(self) -> bool:
+        """Whether something is under way that may help a request which waits."""
+        return bool(self.jobs) or (self.garbage is not None and self.garbage.waits_until > 0)
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether a request waits for which no hole is being made, or memory of the machine is short."""
+        return self.arena.used > self.limit_bytes or any(room.start < 0 for room in self.queue)
+
+    def pass_time(self, now: float) -> None:
+        """If a round of collections is over, objects may leave."""
+        if self.garbage is not None and self.garbage.pass_time(now, self.freed_bytes):
+            self.changed = True
+
+    def garbage_collected(self, now: float) -> None:
+        """All processes that were asked have answered."""
+        if self.garbage is not None:
+            self.garbage.answered(now)
+
+    def _may_spill(self, now: float) -> bool:
+        """Whether objects may leave: not before processes have collected their garbage."""
+        if self.garbage is None:
+            return True
+        verdict = self.garbage.before_spill(now, self.freed_bytes)
+        if verdict is Verdict.ASK:
+            self.commands.append(AskForGarbage())
+        return verdict is Verdict.GO
 
     def _gives_up_at(self, room: Room) -> float:
         return max(room.since, self.last_progress) + self._full_grace_s
@@ -250,11 +297,16 @@ class RoomMaker:
         """So many bytes of the arena may be in use from now on; more than it has: all of them."""
         self.limit_bytes = max(0, min(size, self.arena.capacity)) & -ARENA_ALIGNMENT
         self.changed = True
-        self.shed(0, now)
+        self.shed(0, now, urgent=True)
 
-    def shed(self, size: int, now: float) -> bool:
-        """Send objects away until `size` more bytes are within the limit; whether it is worth to wait for some."""
+    def shed(self, size: int, now: float, *, urgent: bool = False) -> bool:
+        """Send objects away until `size` more bytes are within the limit; whether it is worth to wait for some.
+
+        Urgent: memory is short already, so garbage is collected at the same time, and not before.
+        """
         excess = self.arena.used + size - self.limit_bytes - self._shedding_bytes()
+        if excess > 0 and not self._may_spill(now) and not urgent:
+            return True
         victims: dict[StoredObject, int] = {}
         copies = filter(self._may_drop, islice(self.evictable_copies, SEARCH_MAX))
         for obj in chain(copies, islice(self.evictable, SEARCH_MAX)):
@@ -280,7 +332,7 @@ class RoomMaker:
 
     def _make_hole(self, room: Room, now: float) -> bool:
         """Find the objects that must leave for this request, and send them away."""
-        if room.search_after > now:
+        if room.search_after > now or not self._may_spill(now):
             return False
         leaving_for_nobody = [
             obj for obj, _ in self.jobs.values() if obj.place is SPILLING and obj.hole is None and not obj.pins
@@ -467,6 +519,7 @@ class RoomMaker:
     def give_back(self, start: int, end: int) -> None:
         """Nobody uses [start, end) of the arena any more."""
         self.arena.free(start, end - start)
+        self.freed_bytes += end - start
         self.changed = True
 
     def discard(self, disk: int, size: int) -> None:

@@ -70,6 +70,7 @@ class ObjectTable:
         full_grace_s: float = 10.0,
         unsealed_grace_s: float = 10.0,
         describe: Callable[[bytes], str] = short,
+        collects_garbage: bool = False,
     ) -> None:
         self.describe = describe
         #: Who owns copies of objects that were made on other nodes; and whether one can be had again, which is asked
@@ -77,7 +78,7 @@ class ObjectTable:
         self.keeper = b""
         self.is_redundant: Callable[[bytes], bool] = lambda object_id: False
         self.unsealed_grace_s = unsealed_grace_s
-        self.room = RoomMaker(start, end, full_grace_s, self._may_drop)
+        self.room = RoomMaker(start, end, full_grace_s, self._may_drop, collects_garbage=collects_garbage)
         self.processes: dict[bytes, Process] = {}
         #: By id. Objects that are freed but pinned, or freed but touched by I/O, are still here; replaced ones are not.
         self.objects: dict[bytes, StoredObject] = {}
@@ -288,6 +289,11 @@ class ObjectTable:
         self.room.limit_use(size, now)
         return self._settle(now)
 
+    def garbage_collected(self, now: float) -> Sequence[Command]:
+        """All processes have answered `AskForGarbage`; what they freed was said before."""
+        self.room.garbage_collected(now)
+        return self._settle(now)
+
     def next_deadline(self) -> float | None:
         """When `tick` has something to do, at the latest."""
         seals = next((wait.deadline for wait in self.unsealed), None)
@@ -296,6 +302,7 @@ class ObjectTable:
 
     def tick(self, now: float) -> Sequence[Command]:
         """End the waits that took too long, and try again what was put off."""
+        self.room.pass_time(now)
         for wait in [wait for wait in self.unsealed if wait.deadline <= now]:
             self._stop_waiting_for_seals(wait)
             self._want(wait, now)

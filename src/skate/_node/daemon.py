@@ -42,6 +42,7 @@ from skate._core.task import Job
 from skate._core.worker_limit import worker_limit
 from skate._node.actors import Actors
 from skate._node.demands import Demands
+from skate._node.garbage import Garbage
 from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
 from skate._node.lease_commands import LeaseCommands
@@ -121,6 +122,7 @@ class Daemon:
         self._buffer = bytearray(RECEIVE_BYTES)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.loop.watch(self._wake_fd, self._on_wake)
+        self.garbage = Garbage(self)
         self.store = Store(
             config.object_store_memory,
             config.spill_directory,
@@ -128,6 +130,7 @@ class Daemon:
             self._wake,
             self.describe_process,
             full_grace_s=config.store_full_grace_s,
+            collect=self.garbage.ask,
         )
         raise_process_limit()
         limit = worker_limit(
@@ -374,6 +377,9 @@ class Daemon:
         else:
             self.send(process_id, message)
 
+    def _on_garbage_collected(self, process: Process, message: wire.GarbageCollected) -> None:
+        self.garbage.on_collected(process, message)
+
     def _on_pin(self, process: Process, message: wire.Pin) -> None:
         if not message.places or self.neighbours is None or not self.neighbours.transfers.on_pin(process.id, message):
             self.store.handle(process.id, message, time.monotonic())
@@ -569,6 +575,7 @@ class Daemon:
     def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:
         """Everybody but the scheduler."""
         self.switchboard.on_process_died(gone)
+        self.garbage.on_process_died(process.id)
         self.actors.on_process_died(gone)
         self.inquiries.on_process_died(process)
         self.demands.on_process_died(process.id)
@@ -673,6 +680,7 @@ HANDLERS: dict[type, Any] = {
     wire.Unpin: Daemon._on_store_message,
     wire.Free: Daemon._on_free,
     wire.Refusal: Daemon._on_refusal,
+    wire.GarbageCollected: Daemon._on_garbage_collected,
 }
 
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))

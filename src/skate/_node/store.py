@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from skate._core.object_records import (
+    AskForGarbage,
     Command,
     ReplyAllocated,
     ReplyFull,
@@ -56,6 +57,7 @@ class Store:
     reply(process_id, message)  sends Allocated, Pinned or StoreFull; called from within the methods below
     wake()                      must make the loop call `on_wake(now)` soon; thread-safe
     describe(process_id)        how a process is called in reports, e.g. "worker pid 4123"
+    collect()                   asks all processes to collect garbage; when they have, call `garbage_collected`
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Store:
         *,
         full_grace_s: float = 10.0,
         unsealed_grace_s: float = 10.0,
+        collect: Callable[[], None] | None = None,
     ) -> None:
         self._table = ObjectTable(
             HEAD_BYTES,
@@ -75,6 +78,7 @@ class Store:
             full_grace_s=full_grace_s,
             unsealed_grace_s=unsealed_grace_s,
             describe=describe,
+            collects_garbage=collect is not None,
         )
         #: The arena's file descriptor: inherited by workers, passed to the driver. Map `arena_file_bytes` of it.
         self.fd = os.memfd_create("skate-arena", os.MFD_CLOEXEC)
@@ -84,6 +88,7 @@ class Store:
         self._view = memoryview(self._arena)
         self._spill = Spill(self._view, spill_directory, wake)
         self._reply = reply
+        self._collect = collect
         self._on_dropped: Callable[[bytes], None] = lambda id: None
         self._last_message = 0.0
         #: Memory may have been written to up to here since it was last given back; 0 if there is none to give back.
@@ -160,6 +165,10 @@ class Store:
             self._carry_out(commands)
         self._give_back_excess()
 
+    def garbage_collected(self, now: float) -> None:
+        """All processes that were asked have collected their garbage."""
+        self._carry_out(self._table.garbage_collected(now))
+
     # -- short memory -------------------------------------------------------------------------------------------------
 
     @property
@@ -172,7 +181,9 @@ class Store:
         and objects are written to disk if `spill` says that this helps. Whether memory is being given back."""
         self._limit_bytes = size
         self._carry_out(self._table.limit_memory(self.arena_bytes if size is None or not spill else size, now))
-        return self._give_back_excess() > 0 or bool(self._table.room.shedding)
+        room = self._table.room
+        is_collecting = room.garbage is not None and room.garbage.waits_until > 0
+        return self._give_back_excess() > 0 or bool(room.shedding) or is_collecting
 
     def would_exceed(self, size: int) -> bool:
         """Whether so many more bytes are beyond the limit."""
@@ -270,6 +281,9 @@ class Store:
                     self._reply(process, StoreFull(request, report, disk, holders))
                 case ReportDropped(id):
                     self._on_dropped(id)
+                case AskForGarbage():
+                    assert self._collect is not None
+                    self._collect()
                 case _:
                     if isinstance(command, StartRestore):
                         self._will_be_written(command.offset + command.size)

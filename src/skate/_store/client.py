@@ -239,6 +239,11 @@ class StoreClient:
         self._arena = None
 
     @property
+    def released(self) -> int:
+        """Pins that are not needed any more, and that the daemon has not heard of."""
+        return len(self._released)
+
+    @property
     def pinned(self) -> int:
         return len(self._alive)
 

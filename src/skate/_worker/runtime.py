@@ -27,7 +27,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skate._core.copies import Copies
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
@@ -70,6 +70,9 @@ from skate._worker.subscriptions import Subscriptions
 from skate._worker.surroundings import inherited_env, take_up
 from skate._worker.values import Values
 from skate.exceptions import InternalError, NodeDiedError
+
+if TYPE_CHECKING:
+    from skate._worker.garbage import Garbage
 
 #: How long the daemon may say nothing when it is told to end, and how long its last lines are waited for in all.
 GOODBYE_S = 2.0
@@ -135,6 +138,7 @@ class Runtime:
         #: How the daemon ended, if that is known: the driver that started it can tell.
         self.daemon_exit_code: Callable[[], int | None] = lambda: None
         self.on_logs: Callable[[list[Line]], None] = lambda lines: None
+        self._garbage: Garbage | None = None
         self._said_goodbye = False
         self._keeping_house = False
         #: The node goes on without this driver.
@@ -286,6 +290,8 @@ class Runtime:
             case m.Capacity():
                 self.welcome.resources = message.resources
                 self.submitter.on_capacity()
+            case m.CollectGarbage():
+                self._collect_garbage(message.round)
             case m.Goodbye():
                 self._said_goodbye = True
                 self.node_stays = message.stays
@@ -293,6 +299,13 @@ class Runtime:
             case _:
                 if self.executor is not None:
                     self.executor.on_control(message)
+
+    def _collect_garbage(self, round: int) -> None:
+        if self._garbage is None:
+            from skate._worker.garbage import Garbage  # most programs never need it
+
+            self._garbage = Garbage(self)
+        self._garbage.on_asked(round)
 
     def _open_channel(self, process_id: bytes, sock: socket.socket) -> Channel:
         if node_of(process_id) == node_of(self.process_id):

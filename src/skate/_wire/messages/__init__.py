@@ -158,6 +158,9 @@ from skate._wire.messages.local import (
     CollectEvents as CollectEvents,
 )
 from skate._wire.messages.local import (
+    CollectGarbage as CollectGarbage,
+)
+from skate._wire.messages.local import (
     Connect as Connect,
 )
 from skate._wire.messages.local import (
@@ -165,6 +168,9 @@ from skate._wire.messages.local import (
 )
 from skate._wire.messages.local import (
     Free as Free,
+)
+from skate._wire.messages.local import (
+    GarbageCollected as GarbageCollected,
 )
 from skate._wire.messages.local import (
     Goodbye as Goodbye,
@@ -259,6 +265,7 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
     Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm,
     Refused,
+    CollectGarbage, GarbageCollected,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

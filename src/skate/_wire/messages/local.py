@@ -346,6 +346,18 @@ class Unpin(Message, tag=47):
     ids: list[bytes]
 
 
+class CollectGarbage(Message, tag=58):
+    """Daemon → process: the store is short of memory; drop references that are in cycles. Reply: GarbageCollected."""
+
+    round: int
+
+
+class GarbageCollected(Message, tag=59):
+    """Process → daemon: done, or not worth it. What was freed was said before, on the same channel."""
+
+    round: int
+
+
 class Free(Message, tag=48):
     """Owner → daemon: nobody refers to these, nor to what these tasks, whose process died, have stored. No reply."""
 
