@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from skate._core.copies import Copies
+from skate._core.environment import FIRST_LOOK, notice_s
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable
 from skate._core.task import Job, Line, Task
@@ -150,6 +151,9 @@ class Runtime:
         self.values = Values(self)
         self.get, self.wait, self.when_ready = self.values.get, self.values.wait, self.values.when_ready
         self.futures = Futures(self)
+        #: How long a `get` waits before it says what for, or 0, and how long before that is looked into.
+        self.notice_s = notice_s(os.environ)
+        self.first_look_s = self.notice_s * FIRST_LOOK
         #: What `init` was told that concerns the whole job.
         self.settings: dict[str, Any] = {}
         #: Variables that the tasks and actors of this process are given, because it was started with them, or because
@@ -617,12 +621,22 @@ class Runtime:
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
-    def block_until(self, ready: Callable[[], object], timeout: float | None) -> bool:
-        """False if the time was over first."""
+    def block_until(
+        self,
+        ready: Callable[[], object],
+        timeout: float | None,
+        missing: Callable[[], ObjectRef[Any] | None] | None = None,
+    ) -> bool:
+        """Wait until `ready()`; False if the time was over first.
+
+        missing: the reference that is waited for; a wait that lasts long for want of something says so.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         if timeout is not None and timeout <= 0:
             return self.loop.wait(ready, deadline)
         with self.blocking():
+            if missing is not None:
+                return self.values.wait_visibly(ready, deadline, missing)
             return self.loop.wait(ready, deadline)
 
     def blocking(self) -> AbstractContextManager[None]:
@@ -657,6 +671,11 @@ class Runtime:
         return answer.body if answer is not None else None
 
     def _on_ask_ref(self, peer: Peer, message: m.AskRef) -> None:
+        if message.looks:
+            from skate._worker.notice import look_locally
+
+            peer.send(m.Answer(message.request, look_locally(self, message.id)))
+            return
         from skate._worker.why import explain_locally
 
         peer.send(m.Answer(message.request, explain_locally(self, message.id)))

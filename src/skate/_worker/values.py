@@ -6,6 +6,8 @@ what lies in shared memory is mapped, and what is pickled is loaded, in the thre
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from skate._serialize.values import NONE, deserialize
 from skate.exceptions import GetTimeoutError, ObjectLostError
 
 if TYPE_CHECKING:
+    from skate._core.patience import Sight
     from skate._worker.runtime import Runtime
 
 
@@ -54,7 +57,7 @@ class Values:
                 raise error_of(value)
         if stored:
             try:
-                views = runtime.store.views([(id, place) for _, id, place in stored], deadline if timeout else None)
+                views = self._views([(id, place) for _, id, place in stored], deadline if timeout else None)
             except TimeoutError:
                 from skate._worker.why import explain_stored
 
@@ -110,13 +113,62 @@ class Values:
 
         if not ready():
             self._fetch_missing(refs)
-            if not runtime.block_until(ready, timeout):
+            if not runtime.block_until(ready, timeout, lambda: missing):
                 from skate._worker.why import explain_timeout
 
                 pending = sum(1 for ref in refs if entries[ref._id].value is None)
                 reasons = explain_timeout(runtime, refs, timeout or 0.0)
                 raise GetTimeoutError(timeout_s=timeout, pending=pending, total=len(refs), reasons=reasons)
         return values
+
+    def wait_visibly(
+        self, ready: Callable[[], object], deadline: float | None, missing: Callable[[], ObjectRef[Any] | None]
+    ) -> bool:
+        """Wait until `ready()`, and say so if that takes long for want of something; False if the deadline passed."""
+        runtime = self._runtime
+        begin = time.monotonic()
+        first_look = begin + runtime.first_look_s
+        if not runtime.notice_s or (deadline is not None and deadline <= first_look):
+            return runtime.loop.wait(ready, deadline)
+        if runtime.loop.wait(ready, first_look):
+            return True
+        from skate._worker import notice
+
+        def look() -> Sight:
+            ref = missing()
+            return notice.look_at(runtime, ref._id if ref is not None else b"")
+
+        def tell(sight: Sight) -> str:
+            ref = missing()
+            return notice.tell_of(runtime, ref._id if ref is not None else sight.object, sight)
+
+        return notice.wait_visibly(runtime, functools.partial(runtime.loop.wait, ready), begin, deadline, look, tell)
+
+    def _views(self, objects: Sequence[tuple[bytes, int]], deadline: float | None) -> list[memoryview | None]:
+        """Views of stored values; says so if that takes long for want of something. Raises TimeoutError."""
+        runtime = self._runtime
+        begin = time.monotonic()
+        first_look = begin + runtime.first_look_s
+        if not runtime.notice_s or (deadline is not None and deadline <= first_look):
+            return runtime.store.views(objects, deadline)
+        with contextlib.suppress(TimeoutError):
+            return runtime.store.views(objects, first_look)
+        from skate._worker import notice
+
+        found: list[memoryview | None] = []
+
+        def wait(until: float | None) -> bool:
+            try:
+                found[:] = runtime.store.views(objects, until)
+            except TimeoutError:
+                return False
+            return True
+
+        look = functools.partial(notice.look_at_stored, runtime, objects)
+        tell = functools.partial(notice.tell_of_stored, runtime, objects)
+        if not notice.wait_visibly(runtime, wait, begin, deadline, look, tell):
+            raise TimeoutError
+        return found
 
     def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
         """Ask the owners of borrowed objects for their values."""

@@ -147,10 +147,12 @@ class Release(Message, tag=84):
 
 
 class AskRef(Message, tag=85):
-    """Borrower → owner: what does this object wait for (`skate.why`)? Reply: Answer."""
+    """Borrower → owner: what does this object wait for (`skate.why`)? Reply: Answer, with words, or if `looks` is set
+    with a Sight (`_core/patience.py`)."""
 
     request: int
     id: bytes
+    looks: bool = False
 
 
 class CancelRef(Message, tag=86):
