@@ -6,6 +6,7 @@ import atexit
 import math
 import numbers
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
@@ -19,6 +20,7 @@ from skate._config import (
     store_warning,
     temporary_directory,
 )
+from skate._core.version import VERSION
 from skate._node import interpreter
 from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
@@ -36,7 +38,14 @@ LOGGING_LEVELS = ("NOTSET", "DEBUG", "INFO", "WARNING", "WARN", "ERROR", "FATAL"
 
 
 class RuntimeInfo(dict[str, Any]):
-    """What `init` returns: facts about the runtime as a mapping, and a context manager that shuts it down."""
+    """What `init` returns: facts about the runtime as a mapping, and a context manager that shuts it down.
+
+        >>> context = skate.init()
+        >>> context["node_ip_address"], context.address_info["node_id"]
+
+    It has the keys of Ray's context, with None for what Skate does not have: a session's directory, sockets with names,
+    a dashboard.
+    """
 
     def __enter__(self) -> RuntimeInfo:
         return self
@@ -49,10 +58,25 @@ class RuntimeInfo(dict[str, Any]):
 
     @property
     def address_info(self) -> dict[str, Any]:
+        """The same facts as a plain dict."""
         return dict(self)
 
     @property
-    def dashboard_url(self) -> str:
+    def dashboard_url(self) -> str | None:
+        """None: there is no dashboard."""
+        return None
+
+    @property
+    def python_version(self) -> str:
+        return "{}.{}.{}".format(*sys.version_info)
+
+    @property
+    def ray_version(self) -> str:
+        """What `ray.__version__` says where Skate has that name, else the version of Skate."""
+        return str(getattr(sys.modules.get("ray"), "__version__", VERSION))
+
+    @property
+    def ray_commit(self) -> str:
         return ""
 
 
@@ -268,13 +292,23 @@ def _is_number(value: Any) -> bool:
 
 
 def _info() -> RuntimeInfo:
-    runtime = current.get_runtime()
+    welcome = current.get_runtime().welcome
     return RuntimeInfo(
-        node_id=runtime.welcome.node_id.hex(),
-        job_id=runtime.welcome.job_id.hex(),
+        node_id=welcome.node_id.hex(),
+        job_id=welcome.job_id.hex(),
         namespace=_settings.get("namespace", ""),
-        address=runtime.welcome.address,
-        resources=dict(runtime.welcome.resources),
+        address=welcome.address,
+        resources=dict(welcome.resources),
+        node_ip_address=welcome.host,
+        # What another program gives to `init` to use the same cluster; a node that is alone is one.
+        gcs_address=welcome.address.partition("@")[2] or welcome.address,
+        redis_address=None,
+        raylet_socket_name=None,
+        object_store_address=None,
+        webui_url=None,
+        session_dir=None,
+        metrics_export_port=None,
+        dashboard_agent_listen_port=None,
     )
 
 
@@ -474,7 +508,7 @@ def available_resources() -> dict[str, float]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The machines of the cluster, as dicts with NodeID, Alive, Resources, …
+    """The machines of the cluster, as dicts with NodeID, Alive (and the same as alive), Resources, …
 
     Those that live come first; after them, with Alive False and no resources, the last hundred that died.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 import skate
 from skate._wire.messages import Results
 from skate._worker import current
+from skate.cluster_utils import Cluster
 from skate.exceptions import ActorDiedError, InternalError, ObjectLostError
 from waiting import WITHIN_S, value_of, wait_for
 
@@ -401,3 +403,50 @@ def test_a_bug_in_the_io_thread_is_an_error_for_whoever_waits_and_no_hang() -> N
             skate.remote(lambda: 2).remote()
     with skate.init(num_cpus=1):
         assert skate.get(skate.remote(lambda: 3).remote()) == 3
+
+
+#: What programs written for Ray look for in what init() returns; those that Skate has.
+RAYS_KEYS = {
+    "node_ip_address", "redis_address", "object_store_address", "raylet_socket_name", "webui_url", "session_dir",
+    "metrics_export_port", "gcs_address", "address", "dashboard_agent_listen_port", "node_id",
+}  # fmt: skip
+THERE = {"node_ip_address", "gcs_address", "address", "node_id"}
+
+
+@pytest.mark.parametrize("where", ["alone", "cluster", "outside"])
+def test_the_context_has_the_keys_that_it_has_in_ray(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "alone":
+        cluster, arguments = None, []
+    else:
+        cluster = Cluster(initialize_head=True)
+        monkeypatch.setenv("SKATE_TOKEN", cluster._token)
+        arguments = [("skate://" if where == "outside" else "") + cluster.address]
+    with skate.init(*arguments) as context:
+        assert set(context) >= RAYS_KEYS
+        assert context.address_info == dict(context)
+        for key in RAYS_KEYS:
+            assert context[key] == context.address_info[key]
+            assert (context[key] is not None) == (key in THERE), key
+        assert context["node_ip_address"] == "127.0.0.1"
+        assert context["gcs_address"] == (context["address"] if cluster is None else cluster.address)
+        assert context["node_id"] == skate.get_runtime_context().get_node_id()
+        assert context.dashboard_url is None
+        assert context.python_version == platform.python_version()
+        assert context.ray_version
+    if cluster is not None:
+        cluster.shutdown()
+
+
+def test_nodes_tell_whether_they_live_by_both_names() -> None:
+    with Cluster(initialize_head=True, connect=True) as cluster:
+        second = cluster.add_node()
+        assert [(node["Alive"], node["alive"]) for node in skate.nodes()] == [(True, True)] * 2
+        cluster.remove_node(second)
+        cluster.wait_for_nodes()
+        assert {node["NodeID"]: (node["Alive"], node["alive"]) for node in skate.nodes()}[second.node_id] == (
+            False,
+            False,
+        )
+        skate.shutdown()
+    with skate.init(num_cpus=1):
+        assert [(node["Alive"], node["alive"]) for node in skate.nodes()] == [(True, True)]

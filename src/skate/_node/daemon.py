@@ -288,6 +288,7 @@ class Daemon:
                 os.getpid(),
                 process.job.namespace,
                 self.address,
+                self.neighbours.member.host if self.neighbours is not None else LOOPBACK,
             ),
             (self.store.fd,) if process.worker is None else (),
         )

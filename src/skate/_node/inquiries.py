@@ -235,6 +235,7 @@ def _describe_node(view: NodeView, host: str, name: str, *, alive: bool = True) 
     return {
         "NodeID": view.id.hex(),
         "Alive": alive,
+        "alive": alive,
         "NodeManagerAddress": host,
         "NodeManagerHostname": name,
         "NodeName": name,

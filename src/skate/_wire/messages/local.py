@@ -49,6 +49,8 @@ class Welcome(Message, tag=2):
     namespace: str = ""
     #: Of the node, for other drivers that may join it.
     address: str = ""
+    #: How other machines reach the node; 127.0.0.1 for a node that is alone.
+    host: str = ""
 
 
 class Connect(Message, tag=3):
