@@ -59,6 +59,77 @@ def workers(count: int) -> list[Any]:
     return [skate.remote(Worker).remote() for _ in range(count)]
 
 
+# --- the attributes that subclasses use -------------------------------------------------------------------------------
+
+
+def test_the_attributes_tell_what_runs_and_what_waits() -> None:
+    first, second = workers(2)
+    pool = ActorPool([first, second])
+    assert pool._idle_actors == [first, second]
+    assert (pool._next_task_index, pool._next_return_index) == (0, 0)
+    for value in range(3):
+        pool.submit(double, value)
+    assert pool._idle_actors == []
+    assert list(pool._future_to_actor.values()) == [(0, first), (1, second)]
+    assert list(pool._index_to_future) == [0, 1]
+    assert [pool._future_to_actor[ref] for ref in pool._index_to_future.values()] == [(0, first), (1, second)]
+    assert pool._pending_submits == [(double, 2)]
+    assert pool._next_task_index == 2
+    assert [pool.get_next() for _ in range(3)] == [0, 2, 4]
+    assert (pool._next_task_index, pool._next_return_index) == (3, 3)
+    assert not pool._future_to_actor
+    assert not pool._index_to_future
+    assert sorted(pool._idle_actors, key=hash) == sorted([first, second], key=hash)
+
+
+def test_a_call_with_several_returns_is_known_by_all_of_them() -> None:
+    (worker,) = workers(1)
+    pool = ActorPool([worker])
+    pool.submit(lambda actor, value: actor.pair.options(num_returns=2).remote(value), 4)
+    ((key, running),) = pool._future_to_actor.items()
+    assert running == (0, worker)
+    assert list(key) == pool._index_to_future[0]
+    assert pool.get_next() == [4, 8]
+
+
+class PoolWithActors(ActorPool):
+    """As subclasses in programs for Ray do it: a result with the actor that made it, by the attributes alone."""
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        (ref,), _ = skate.wait(list(self._future_to_actor), num_returns=1, timeout=timeout)
+        index, actor = self._future_to_actor.pop(ref)
+        del self._index_to_future[index]
+        self._next_return_index = max(self._next_return_index, index + 1)
+        self._return_actor(actor)
+        return actor, skate.get(ref)
+
+
+def test_a_subclass_may_fetch_by_the_attributes_and_mix_that_with_the_methods() -> None:
+    actors = workers(2)
+    pool = PoolWithActors(actors)
+    for _ in range(2):
+        results = list(pool.map_unordered(double, range(6)))
+        assert sorted(value for _, value in results) == [0, 2, 4, 6, 8, 10]
+        assert all(actor in actors for actor, _ in results)
+        assert list(pool.map(double, range(6))) == [0, 2, 4, 6, 8, 10]
+        for value in range(6):
+            pool.submit(double, value)
+        assert pool.get_next() == 0
+        assert sorted(pool.get_next_unordered()[1] for _ in range(5)) == [2, 4, 6, 8, 10]
+        assert not pool.has_next()
+        assert len(pool._idle_actors) == 2
+
+
+def test_a_reference_for_two_submissions_is_refused() -> None:
+    pool = ActorPool(workers(2))
+    ref = skate.put(1)
+    pool.submit(lambda actor, value: ref, 0)
+    with pytest.raises(ValueError, match="for two submissions"):
+        pool.submit(lambda actor, value: ref, 1)
+    assert pool.get_next() == 1
+    assert len(pool._idle_actors) == 2
+
+
 def gate() -> Any:
     return skate.remote(Gate).remote()
 

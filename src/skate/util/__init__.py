@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skate.actor import list_named_actors
     from skate.serialization import deregister_serializer, inspect_serializability, register_serializer
+    from skate.util.actor_group import ActorGroup
     from skate.util.actor_pool import ActorPool
     from skate.util.debug import disable_log_once_globally, enable_periodic_logging, log_once
     from skate.util.executor import Executor
     from skate.util.results import as_completed, map_unordered
 
 __all__ = [
+    "ActorGroup",
     "ActorPool",
     "Executor",
     "as_completed",
@@ -41,6 +43,8 @@ __all__ = [
 
 #: Those that need nothing else to be installed. The first can be called, as in Ray.
 _MODULES = (
+    "actor_group",
+    "actor_pool",
     "annotations",
     "check_serialize",
     "debug",
@@ -51,6 +55,7 @@ _MODULES = (
     "serialization",
 )
 _HOMES = {
+    "ActorGroup": "skate.util.actor_group",
     "ActorPool": "skate.util.actor_pool",
     "Executor": "skate.util.executor",
     "as_completed": "skate.util.results",

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import skate
 from skate.exceptions import ActorDiedError, TaskError
 
 V = TypeVar("V")
-R = TypeVar("R")
 
 #: How long an actor that may be dead has to say that it is not. A dead one is known at once.
 PROBE_S = 1.0
 
 
-class _Call(Generic[V, R]):
-    """One submission, from the line to its result."""
+class _Outcome(NamedTuple):
+    """What became of a call whose actor has been given other work."""
 
-    __slots__ = ("error", "function", "is_done", "refs", "value", "wanted")
-
-    def __init__(self, function: Callable[[Any, V], Any], value: V) -> None:
-        self.function = function
-        self.value: V | None = value
-        #: What `function` returned: a reference, or a list of them.
-        self.refs: Any = None
-        self.is_done = False
-        #: The result, once it is done.
-        self.wanted: R | None = None
-        self.error: Exception | None = None
+    value: Any = None
+    error: Exception | None = None
 
 
 class ActorPool:
@@ -46,14 +35,25 @@ class ActorPool:
     """
 
     def __init__(self, actors: Iterable[Any]) -> None:
-        self._idle: deque[Any] = deque(actors)
-        self._waiting: deque[_Call[Any, Any]] = deque()
-        #: Calls that run, each with its actor.
-        self._running: dict[_Call[Any, Any], Any] = {}
-        #: All that were submitted and whose results were not yet fetched, in that order.
-        self._submitted: dict[_Call[Any, Any], None] = {}
-        #: Those of them that are done, in the order in which that was noticed.
-        self._done: dict[_Call[Any, Any], None] = {}
+        # These six have the names and the meanings that they have in Ray: subclasses read and change them.
+        self._idle_actors: list[Any] = list(actors)
+        #: Calls whose results were not yet fetched: the reference (a tuple of them, if `fn` returned a list) to the
+        #: number of the call and its actor.
+        self._future_to_actor: dict[Any, tuple[int, Any]] = {}
+        #: The same by number: what `fn` returned.
+        self._index_to_future: dict[int, Any] = {}
+        self._next_task_index = 0
+        self._next_return_index = 0
+        #: Submissions that wait for an actor: `fn` and the value.
+        self._pending_submits: list[tuple[Callable[[Any, Any], Any], Any]] = []
+        #: Calls that run, with their actors. One that a subclass took out of `_future_to_actor` is its own affair.
+        self._running: dict[Any, Any] = {}
+        #: Calls that are done and not yet fetched, in the order in which that was noticed. Their actors are free again.
+        self._done: dict[Any, _Outcome] = {}
+        #: Calls that run and whose results are not wanted any more, with their actors.
+        self._dropped: dict[Any, Any] = {}
+        #: Submissions whose `fn` raised when their turn came, by number.
+        self._failed: dict[int, Exception] = {}
         self._last_death: ActorDiedError | None = None
 
     # -- many at once --------------------------------------------------------------------------------------------------
@@ -76,10 +76,10 @@ class ActorPool:
         return self._map(fn, values, self.get_next_unordered)
 
     def _map(self, fn: Callable[[Any, V], Any], values: Iterable[V], fetch: Callable[[], Any]) -> Iterator[Any]:
-        self._waiting.clear()
-        # What still runs keeps its actor until it ends, and its result goes nowhere.
-        self._submitted.clear()
-        self._done.clear()
+        self._pending_submits.clear()
+        self._failed.clear()
+        for index in list(self._index_to_future):
+            self._drop(index)
         for value in values:
             self.submit(fn, value)
 
@@ -96,16 +96,14 @@ class ActorPool:
 
         >>> pool.submit(lambda actor, value: actor.double.remote(value), 1)
         """
-        call: _Call[V, Any] = _Call(fn, value)
-        if self._idle:
-            self._start(call, self._idle.popleft())
+        if self._idle_actors:
+            self._start(fn, value, self._idle_actors.pop(0))
         else:
-            self._waiting.append(call)
-        self._submitted[call] = None
+            self._pending_submits.append((fn, value))
 
     def has_next(self) -> bool:
         """Whether there is a result to fetch, now or later."""
-        return bool(self._submitted)
+        return bool(self._future_to_actor or self._failed or self._pending_submits)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """The result of the oldest submission that was not fetched.
@@ -115,9 +113,7 @@ class ActorPool:
         After `timeout` seconds it is a TimeoutError, and the next call waits for the same result; with
         `ignore_if_timedout` that submission is dropped. StopIteration if there is nothing to fetch.
         """
-        self._check_next()
-        call = next(iter(self._submitted))
-        return self._fetch(lambda: call if call.is_done else None, timeout, ignore_if_timedout)
+        return self._fetch(self._oldest_if_done, timeout, ignore_if_timedout)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """The next result that is ready, of whichever submission.
@@ -126,128 +122,169 @@ class ActorPool:
 
         `timeout` and `ignore_if_timedout` as in `get_next`: the oldest submission that runs is the one dropped.
         """
-        self._check_next()
-        return self._fetch(lambda: next(iter(self._done), None), timeout, ignore_if_timedout)
+        return self._fetch(self._any_that_is_done, timeout, ignore_if_timedout)
 
     # -- the actors ----------------------------------------------------------------------------------------------------
 
     def has_free(self) -> bool:
         """Whether an actor is free and no work waits for one."""
-        return bool(self._idle) and not self._waiting
+        return bool(self._idle_actors) and not self._pending_submits
 
     def pop_idle(self) -> Any:
         """Take a free actor out of the pool; None if none is free.
 
         >>> actor = pool.pop_idle()
         """
-        return self._idle.popleft() if self.has_free() else None
+        return self._idle_actors.pop(0) if self.has_free() else None
 
     def push(self, actor: Any) -> None:
         """Add an actor to the pool. A ValueError if it is in there.
 
         >>> pool.push(Worker.remote())
         """
-        if actor in self._idle or actor in self._running.values():
+        if actor in self._idle_actors or actor in self._all_running().values():
             raise ValueError(f"{actor!r} is in this pool already, and an actor can be in it once only.")
-        self._return(actor)
+        self._return_actor(actor)
 
     # -- within --------------------------------------------------------------------------------------------------------
 
-    def _start(self, call: _Call[Any, Any], actor: Any) -> None:
+    def _start(self, fn: Callable[[Any, V], Any], value: V, actor: Any) -> None:
         """Raises what `fn` raises; the actor stays in the pool then."""
         try:
-            call.refs = call.function(actor, call.value)
-            if not isinstance(call.refs, skate.ObjectRef) and not (
-                isinstance(call.refs, list) and call.refs and all(isinstance(ref, skate.ObjectRef) for ref in call.refs)
+            future = fn(actor, value)
+            if not isinstance(future, skate.ObjectRef) and not (
+                isinstance(future, list) and future and all(isinstance(ref, skate.ObjectRef) for ref in future)
             ):
                 raise TypeError(
-                    f"the function given to ActorPool returned {call.refs!r}, and it must return a reference.\n"
+                    f"the function given to ActorPool returned {future!r}, and it must return a reference.\n"
                     "  next: lambda actor, value: actor.method.remote(value)."
                 )
+            key = _key(future)
+            if key in self._future_to_actor:
+                raise ValueError(
+                    f"the function given to ActorPool returned {future!r} for two submissions.\n"
+                    "  why:  a result is found by its reference.\n"
+                    "  next: lambda actor, value: actor.method.remote(value) makes a reference for each."
+                )
         except BaseException:
-            self._idle.append(actor)
+            self._idle_actors.append(actor)
             raise
-        call.value = None
-        self._running[call] = actor
+        self._running[key] = actor
+        self._future_to_actor[key] = (self._next_task_index, actor)
+        self._index_to_future[self._next_task_index] = future
+        self._next_task_index += 1
 
-    def _return(self, actor: Any) -> None:
+    def _return_actor(self, actor: Any) -> None:
         """An actor has become free."""
-        while self._waiting:
-            call = self._waiting.popleft()
+        while self._pending_submits:
+            fn, value = self._pending_submits.pop(0)
             try:
-                self._start(call, actor)
+                self._start(fn, value, actor)
             except Exception as error:  # noqa: BLE001 - it is raised where the result is fetched
-                self._idle.remove(actor)
-                self._finish(call, error=error)
+                self._idle_actors.remove(actor)
+                self._failed[self._next_task_index] = error
+                self._next_task_index += 1
             else:
                 return
-        self._idle.append(actor)
+        self._idle_actors.append(actor)
 
-    def _finish(self, call: _Call[Any, Any], *, value: Any = None, error: Exception | None = None) -> None:
-        call.is_done, call.wanted, call.error, call.refs = True, value, error, None
-        if call in self._submitted:
-            self._done[call] = None
+    def _oldest(self) -> int | None:
+        """The number of the oldest call that was not fetched; None if none of the submissions was started."""
+        return min([next(iter(numbers)) for numbers in (self._index_to_future, self._failed) if numbers], default=None)
 
-    def _check_next(self) -> None:
+    def _oldest_if_done(self) -> int | None:
+        index = self._oldest()
+        is_done = index in self._failed or (index is not None and _key(self._index_to_future[index]) in self._done)
+        return index if is_done else None
+
+    def _any_that_is_done(self) -> int | None:
+        if self._failed:
+            return next(iter(self._failed))
+        while self._done:
+            key = next(iter(self._done))
+            if key in self._future_to_actor:
+                return self._future_to_actor[key][0]
+            del self._done[key]  # a subclass has fetched it
+        return None
+
+    def _fetch(self, look: Callable[[], int | None], timeout: float | None, ignore_if_timedout: bool) -> Any:
         if not self.has_next():
             raise StopIteration("there are no more results: everything that was submitted has been fetched.")
-
-    def _fetch(
-        self, look: Callable[[], _Call[Any, Any] | None], timeout: float | None, ignore_if_timedout: bool
-    ) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
-        call = look()
-        while call is None:
+        index = look()
+        while index is None:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._collect(left_s):
                 text = f"no result came within {timeout:g} s."
                 if not ignore_if_timedout:
                     raise TimeoutError(text + "\n  next: call again; the work goes on.")
-                self._drop(next(iter(self._submitted)))
+                oldest = self._oldest()
+                if oldest is not None:
+                    self._drop(oldest)
+                else:
+                    self._pending_submits.pop(0)
                 raise TimeoutError(text + " The submission was dropped: its result will not be fetched.")
-            call = look()
-        self._drop(call)
-        if call.error is not None:
-            raise call.error
-        return call.wanted
+            index = look()
+        self._next_return_index = max(self._next_return_index, index + 1)
+        outcome = self._take(index)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
 
-    def _drop(self, call: _Call[Any, Any]) -> None:
-        self._submitted.pop(call, None)
-        self._done.pop(call, None)
-        if call in self._waiting:
-            self._waiting.remove(call)
+    def _take(self, index: int) -> _Outcome:
+        """A call that is done is fetched."""
+        if index in self._failed:
+            return _Outcome(error=self._failed.pop(index))
+        key = _key(self._index_to_future.pop(index))
+        del self._future_to_actor[key]
+        return self._done.pop(key)
+
+    def _drop(self, index: int) -> None:
+        """Nothing of this call is wanted. If it runs, it keeps its actor until it ends."""
+        if index in self._failed:
+            del self._failed[index]
+            return
+        key = _key(self._index_to_future.pop(index))
+        del self._future_to_actor[key]
+        if self._done.pop(key, None) is None:
+            self._dropped[key] = self._running.pop(key)
+
+    def _all_running(self) -> dict[Any, Any]:
+        self._running = {key: actor for key, actor in self._running.items() if key in self._future_to_actor}
+        return self._running | self._dropped
 
     def _collect(self, timeout: float | None) -> bool:
         """Wait until some call is done, and give its actor the next one; False if none is in time."""
-        if not self._running:
+        running = self._all_running()
+        if not running:
             raise ValueError(
-                f"{len(self._waiting)} submissions wait, and the pool has no actor to run them.\n"
+                f"{len(self._pending_submits)} submissions wait, and the pool has no actor to run them.\n"
                 f"  why:  {self._last_death or 'its actors were taken out with pop_idle().'}\n"
                 "  next: push(actor) adds one."
             ) from self._last_death
-        by_ref = {_last(call): call for call in self._running}
+        # The last reference stands for the call: the values of one call come together.
+        by_ref = {key[-1] if isinstance(key, tuple) else key: key for key in running}
         ready, _ = skate.wait(list(by_ref), timeout=timeout)
         for ref in ready:
-            call = by_ref[ref]
-            actor = self._running[call]
-            value: Any = None
-            failure: Exception | None = None
+            key = by_ref[ref]
             try:
-                value = skate.get(call.refs)
+                outcome = _Outcome(skate.get(list(key) if isinstance(key, tuple) else key))
             except Exception as error:  # noqa: BLE001 - it is raised where the result is fetched
-                failure = error
-            del self._running[call]
-            self._finish(call, value=value, error=failure)
+                outcome = _Outcome(error=error)
+            if self._dropped.pop(key, None) is None:
+                del self._running[key]
+                self._done[key] = outcome
+            actor, failure = running[key], outcome.error
             if isinstance(failure, ActorDiedError) and not isinstance(failure, TaskError) and _is_dead(actor):
                 self._last_death = failure
             else:
-                self._return(actor)
+                self._return_actor(actor)
         return bool(ready)
 
 
-def _last(call: _Call[Any, Any]) -> Any:
-    """The reference that stands for the call: the values of one call come together."""
-    return call.refs[-1] if isinstance(call.refs, list) else call.refs
+def _key(future: Any) -> Any:
+    """What stands for a call in `_future_to_actor`."""
+    return tuple(future) if isinstance(future, list) else future
 
 
 def _is_dead(actor: Any) -> bool:
