@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import skate
 from skate import util
 from skate.exceptions import ActorDiedError
 from skate.util import ActorPool
+from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -332,6 +335,100 @@ def test_as_completed_yields_values_or_references() -> None:
     refs = [square.remote(i) for i in range(5)]
     assert sorted(util.as_completed(refs)) == [0, 1, 4, 9, 16]
     assert set(util.as_completed(refs, yield_obj_refs=True)) == set(refs)
+
+
+@skate.remote
+def when(folder: Path, value: int) -> int:
+    """The value, once there is a file of that name."""
+    wait_for((folder / str(value)).exists, WITHIN_S, f"the file {value}")
+    return value
+
+
+@pytest.mark.parametrize("options", [{}, {"fetch_local": False}], ids=str)
+def test_as_completed_waits_for_a_chunk_and_yields_it_in_the_order_of_the_references(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """The example of Ray's documentation: tasks that take 10, 4, 6, 8 and 2 seconds, in chunks of two."""
+    by_value = {value: when.options(num_cpus=0).remote(tmp_path, value) for value in (10, 4, 6, 8, 2)}
+    results = util.as_completed(list(by_value.values()), chunk_size=2, **options)
+    seen = []
+    for pair in ((2, 4), (6, 8)):
+        for value in pair:
+            (tmp_path / str(value)).touch()
+            assert skate.wait([by_value[value]], timeout=WITHIN_S)[0]
+        seen += [next(results), next(results)]
+    (tmp_path / "10").touch()
+    assert [*seen, *results] == [4, 2, 6, 8, 10]
+
+
+def test_as_completed_with_a_timeout_looks_again(tmp_path: Path) -> None:
+    refs = [when.options(num_cpus=0).remote(tmp_path, value) for value in range(2)]
+    (tmp_path / "1").touch()
+    results = util.as_completed(refs, timeout=0.01)
+    assert next(results) == 1  # a chunk of what is there after that time
+    (tmp_path / "0").touch()
+    assert list(results) == [0]
+
+
+def test_as_completed_does_not_yield_before_a_chunk_is_ready(tmp_path: Path) -> None:
+    refs = [when.options(num_cpus=0).remote(tmp_path, value) for value in range(3)]
+    (tmp_path / "1").touch()
+    skate.wait([refs[1]], timeout=WITHIN_S)
+    got: list[int] = []
+    consumer = threading.Thread(target=lambda: got.extend(util.as_completed(refs, chunk_size=2)), daemon=True)
+    consumer.start()
+    singles = util.as_completed(refs, chunk_size=1)
+    assert next(singles) == 1
+    assert got == []
+    (tmp_path / "2").touch()
+    (tmp_path / "0").touch()
+    consumer.join(WITHIN_S)
+    assert sorted(got) == [0, 1, 2]
+    assert got.index(1) < 2  # it was in the first chunk
+
+
+def test_as_completed_yields_what_came_before_an_error_in_its_chunk() -> None:
+    @skate.remote
+    def fail_at_2(value: int) -> int:
+        if value == 2:
+            raise ValueError("two")
+        return value
+
+    refs = [fail_at_2.remote(value) for value in range(4)]
+    skate.wait(refs, num_returns=4, timeout=WITHIN_S)
+    results = util.as_completed(refs)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="two"):
+        next(results)
+
+
+def test_map_unordered_yields_in_chunks_when_enough_calls_are_in_flight() -> None:
+    """The second example of Ray's documentation: at most two calls in flight, and chunks of one."""
+    read = []
+
+    def items() -> Iterator[int]:
+        for value in (10, 4, 6, 8, 2):
+            read.append(value)
+            yield value
+
+    results = util.map_unordered(fn=square, items=items(), backpressure_size=2, chunk_size=1)
+    assert next(results) in (100, 16)
+    assert read == [10, 4]
+    assert len(list(results)) == 4
+    assert read == [10, 4, 6, 8, 2]
+    assert sorted(util.map_unordered(square, range(25), backpressure_size=7, chunk_size=3)) == [
+        i * i for i in range(25)
+    ]
+    refs = list(util.map_unordered(square, range(3), yield_obj_refs=True, backpressure_size=None))
+    assert sorted(skate.get(refs)) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("given", [{"chunk_size": 0}, {"num_returns": 2}], ids=str)
+def test_wrong_options_of_the_helpers_are_errors_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="chunk_size"):
+        util.as_completed([], **given)
+    with pytest.raises(ValueError, match="chunk_size"):
+        util.map_unordered(square, [], **given)
 
 
 @pytest.mark.parametrize("backpressure_size", [None, 1, 3])

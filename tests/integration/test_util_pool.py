@@ -103,6 +103,26 @@ def test_apply_calls_with_arguments_and_keywords(pool: Pool) -> None:
     assert pool.apply(pid_of) != os.getpid()
 
 
+def test_apply_takes_the_names_of_ray_and_none(pool: Pool) -> None:
+    assert pool.apply(square, (5,), kwargs={"by": 2}) == 50
+    assert pool.apply(square, None, {"x": 3}) == 9
+    assert pool.apply_async(square, args=(5,), kwargs={"by": 3}).get(WITHIN_S) == 75
+    assert pool.apply(pid_of, None, None) != os.getpid()
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_imap_chooses_the_size_of_its_chunks_when_it_is_none(pool: Pool, method: str) -> None:
+    imap = getattr(pool, method)
+    assert sorted(imap(square, range(50), chunksize=None)) == [x * x for x in range(50)]
+    assert sorted(imap(square, iter(range(5)), None)) == [x * x for x in range(5)]
+    assert list(imap(square, [], None)) == []
+
+
+def test_an_initializer_without_arguments() -> None:
+    with Pool(1, remember, None) as pool, pytest.raises(TypeError, match="value"):
+        pool.apply(square, (1,))
+
+
 def test_apply_async_returns_a_result_that_can_be_waited_for(pool: Pool, tmp_path: Path) -> None:
     result = pool.apply_async(wait_for_file, (tmp_path / "go",))
     assert not result.ready()

@@ -364,6 +364,28 @@ def test_ctrl_c_in_a_get_takes_no_item() -> None:
     assert queue.get(timeout=WITHIN_S) == 1
 
 
+# --- the actor itself -------------------------------------------------------------------------------------------------
+
+
+def test_the_actor_behind_the_queue_has_the_methods_that_it_has_in_ray() -> None:
+    queue: Queue[int] = Queue(maxsize=3)
+    actor = queue.actor
+    waiting = actor.get.remote()  # a reference, which can be waited for with others
+    assert skate.wait([waiting], timeout=0)[0] == []
+    skate.get(actor.put.remote(1))
+    assert skate.get(waiting, timeout=WITHIN_S) == 1
+    skate.get(actor.put_nowait_batch.remote([1, 2]))
+    skate.get(actor.put_nowait.remote(3))
+    assert skate.get([actor.qsize.remote(), actor.full.remote(), actor.empty.remote()]) == [3, True, False]
+    for call in (actor.put_nowait.remote(4), actor.put.remote(4, 0.01), actor.put_nowait_batch.remote([4])):
+        with pytest.raises(Full):
+            skate.get(call)
+    assert skate.get([actor.get_nowait.remote(), actor.get_nowait_batch.remote(2)]) == [1, [2, 3]]
+    for call in (actor.get_nowait.remote(), actor.get.remote(0.01), actor.get_nowait_batch.remote(1)):
+        with pytest.raises(Empty):
+            skate.get(call)
+
+
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
@@ -378,6 +400,7 @@ def test_a_queue_that_was_shut_down_says_so_everywhere(force: bool) -> None:
         queue.put(2)
     with pytest.raises(ActorDiedError):
         copy.get()
+    assert queue.actor is None  # as in Ray, where programs look at it
     queue.shutdown()  # twice is fine
     assert repr(queue) == "Queue(shut down)"
 

@@ -52,9 +52,9 @@ class QueueActor:
         self._getters: deque[asyncio.Future[tuple[bool, Any]]] = deque()
         self._putters: deque[_Putter] = deque()
 
-    # -- for users -----------------------------------------------------------------------------------------------------
+    # -- for `Queue` ---------------------------------------------------------------------------------------------------
 
-    async def put(self, item: Any, timeout: float | None) -> bool:
+    async def offer(self, item: Any, timeout: float | None) -> bool:
         if self._has_room():
             self._add(item)
             return True
@@ -77,7 +77,7 @@ class QueueActor:
                 self._putters = deque(other for other in self._putters if other is not putter)
         return accepted
 
-    async def get(self, timeout: float | None) -> tuple[bool, Any]:
+    async def take(self, timeout: float | None) -> tuple[bool, Any]:
         if self._items:
             return True, self._take()
         if timeout is not None and timeout <= 0:
@@ -126,6 +126,44 @@ class QueueActor:
 
     async def limit(self) -> int:
         return self._maxsize
+
+    # -- for programs that call the actor itself, by Ray's names: queue.actor.get.remote() is a reference --------------
+
+    async def put(self, item: Any, timeout: float | None = None) -> None:
+        if not await self.offer(item, timeout):
+            raise Full(f"the queue holds {self._maxsize} items, which is its maxsize" + _waited(timeout))
+
+    async def get(self, timeout: float | None = None) -> Any:
+        found, item = await self.take(timeout)
+        if not found:
+            raise Empty(_empty_text(timeout))
+        return item
+
+    async def put_nowait(self, item: Any) -> None:
+        await self.put(item, 0.0)
+
+    async def get_nowait(self) -> Any:
+        return await self.get(0.0)
+
+    async def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        items = list(items)
+        if not await self.put_all(items):
+            raise Full(f"{len(items)} items do not fit into the queue, which may hold {self._maxsize}; none was added.")
+
+    async def get_nowait_batch(self, num_items: int) -> list[Any]:
+        items = await self.get_all(num_items)
+        if items is None:
+            raise Empty(f"the queue holds less than {num_items} items; none was taken.")
+        return items
+
+    async def qsize(self) -> int:
+        return len(self._items)
+
+    async def empty(self) -> bool:
+        return not self._items
+
+    async def full(self) -> bool:
+        return not self._has_room()
 
     # -- within --------------------------------------------------------------------------------------------------------
 
@@ -190,7 +228,10 @@ class Queue(Generic[T]):
 
     @property
     def actor(self) -> Any:
-        """The handle of the actor behind the queue."""
+        """The handle of the actor behind the queue; None after `shutdown`."""
+        return self._actor
+
+    def _running(self) -> Any:
         if self._actor is None:
             raise ActorDiedError(
                 "the queue was shut down.\n  why:  shutdown() was called on it in this process.\n"
@@ -211,7 +252,7 @@ class Queue(Generic[T]):
 
         >>> queue.size()
         """
-        size: int = skate.get(self.actor.size.remote())
+        size: int = skate.get(self._running().size.remote())
         return size
 
     def qsize(self) -> int:
@@ -237,7 +278,7 @@ class Queue(Generic[T]):
         `block=False` does not wait. If it is interrupted, the item is in the queue or not.
         """
         limit = _limit(block, timeout)
-        ref = self.actor.put.remote(item, limit)
+        ref = self._running().offer.remote(item, limit)
         try:
             accepted = skate.get(ref)
         except KeyboardInterrupt:
@@ -258,7 +299,7 @@ class Queue(Generic[T]):
         import asyncio
 
         limit = _limit(block, timeout)
-        ref = self.actor.put.remote(item, limit)
+        ref = self._running().offer.remote(item, limit)
         try:
             accepted = await ref
         except asyncio.CancelledError:
@@ -275,7 +316,7 @@ class Queue(Generic[T]):
         if not isinstance(items, Iterable):
             raise TypeError(f"put_nowait_batch({items!r}): it may be a list of items.")
         batch = list(items)
-        if not skate.get(self.actor.put_all.remote(batch)):
+        if not skate.get(self._running().put_all.remote(batch)):
             raise Full(f"{len(batch)} items do not fit into the queue, which may hold {self.maxsize}; none was added.")
 
     # -- get -----------------------------------------------------------------------------------------------------------
@@ -289,7 +330,7 @@ class Queue(Generic[T]):
         `block=False` does not wait. If it is interrupted, the item stays in the queue.
         """
         limit = _limit(block, timeout)
-        ref = self.actor.get.remote(limit)
+        ref = self._running().take.remote(limit)
         try:
             found, item = skate.get(ref)
         except KeyboardInterrupt:
@@ -312,7 +353,7 @@ class Queue(Generic[T]):
         import asyncio
 
         limit = _limit(block, timeout)
-        ref = self.actor.get.remote(limit)
+        ref = self._running().take.remote(limit)
         try:
             found, item = await ref
         except asyncio.CancelledError:
@@ -332,7 +373,7 @@ class Queue(Generic[T]):
             raise TypeError(f"get_nowait_batch({num_items!r}): it may be a whole number, 0 or more.")
         if num_items < 0:
             raise ValueError(f"get_nowait_batch({num_items!r}): it may be a whole number, 0 or more.")
-        items: list[T] | None = skate.get(self.actor.get_all.remote(num_items))
+        items: list[T] | None = skate.get(self._running().get_all.remote(num_items))
         if items is None:
             raise Empty(f"the queue holds less than {num_items} items; none was taken.")
         return items
@@ -360,7 +401,7 @@ class Queue(Generic[T]):
 
     def _abandon(self, ref: skate.ObjectRef[tuple[bool, Any]]) -> None:
         """Nobody waits for this get any more. If its item is on the way, it goes back."""
-        actor = self.actor
+        actor = self._running()
 
         def give_back(answer: Future[tuple[bool, Any]]) -> None:
             if not answer.cancelled() and answer.exception() is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,68 +13,81 @@ IN_FLIGHT_MAX = 100
 
 
 def as_completed(
-    refs: Iterable[skate.ObjectRef[Any]], *, chunk_size: int = 10, yield_obj_refs: bool = False
+    refs: Iterable[skate.ObjectRef[Any]], *, chunk_size: int = 10, yield_obj_refs: bool = False, **wait_options: Any
 ) -> Iterator[Any]:
-    """The values of references in the order in which they become ready; the references with `yield_obj_refs`.
+    """The values of references as they become ready, in chunks; the references with `yield_obj_refs`.
 
-        >>> for value in skate.util.as_completed([f.remote(i) for i in range(10)]):
+        >>> for value in skate.util.as_completed([f.remote(i) for i in range(10)], chunk_size=1):
         ...     print(value)
 
-    A task that failed raises its error when its turn comes. `chunk_size` is accepted, as in Ray; references are
-    watched one by one here, which costs no more. `skate.as_completed` yields references.
+    As soon as `chunk_size` of them are ready, these are yielded, in the order of `refs`; then the next chunk is due.
+    A task that failed raises its error when its turn comes. Further options are those of `skate.wait`. With
+    `skate.as_completed` each reference comes at once.
     """
-    _check_positive("as_completed", "chunk_size", chunk_size)
-    ready = skate.as_completed(refs)
-    return ready if yield_obj_refs else (skate.get(ref) for ref in ready)
+    _check("as_completed", chunk_size, wait_options)
+    return _completed(list(refs), chunk_size, yield_obj_refs, wait_options)
+
+
+def _completed(
+    refs: list[skate.ObjectRef[Any]], chunk_size: int, yield_obj_refs: bool, wait_options: dict[str, Any]
+) -> Iterator[Any]:
+    if wait_options:
+        while refs:
+            ready, refs = skate.wait(refs, num_returns=min(chunk_size, len(refs)), **wait_options)
+            yield from ready if yield_obj_refs else map(skate.get, ready)
+        return
+    # The same without a look at every reference for each chunk.
+    place = {ref: index for index, ref in enumerate(refs)}
+    arriving = skate.as_completed(refs)
+    refs.clear()
+    while ready := sorted(itertools.islice(arriving, chunk_size), key=place.__getitem__):
+        for ref in ready:
+            del place[ref]
+        yield from ready if yield_obj_refs else map(skate.get, ready)
 
 
 def map_unordered(
-    function: Any,
+    fn: Any,
     items: Iterable[Any],
     *,
     backpressure_size: int | None = IN_FLIGHT_MAX,
     chunk_size: int = 10,
     yield_obj_refs: bool = False,
+    **wait_options: Any,
 ) -> Iterator[Any]:
-    """Call a remote function, or a method of an actor, with each item; values in the order in which they come.
+    """Call a remote function, or a method of an actor, with each item; values in chunks, as they come.
 
         >>> for value in skate.util.map_unordered(square, range(1_000_000)):
         ...     print(value)
 
-    At most `backpressure_size` calls are started and not yet taken, so the items may be endless; None means no limit.
+    At most `backpressure_size` calls are in flight, so the items may be endless; None means no limit. At that number
+    the results of `chunk_size` calls are waited for and yielded, as in `as_completed`, before the next item is read.
     """
-    if not hasattr(function, "remote"):
+    if not hasattr(fn, "remote"):
         raise TypeError(
-            f"map_unordered() takes a remote function or a method of an actor, and {function!r} has no .remote().\n"
+            f"map_unordered() takes a remote function or a method of an actor, and {fn!r} has no .remote().\n"
             "  next: pass skate.remote(function)."
         )
-    _check_positive("map_unordered", "chunk_size", chunk_size)
+    _check("map_unordered", chunk_size, wait_options)
     if backpressure_size is not None:
         _check_positive("map_unordered", "backpressure_size", backpressure_size)
 
     def results() -> Iterator[Any]:
-        waiting = iter(items)
-        if backpressure_size is None:
-            yield from as_completed([function.remote(item) for item in waiting], yield_obj_refs=yield_obj_refs)
-            return
         flying: list[skate.ObjectRef[Any]] = []
-        done: deque[skate.ObjectRef[Any]] = deque()
-        while True:
-            for item in waiting:
-                flying.append(function.remote(item))
-                if len(flying) + len(done) >= backpressure_size:
-                    break
-            if not flying and not done:
-                return
-            if not done:
-                # All that is ready by now, and at least one: a wait for each would look at every reference each time.
-                ready, flying = skate.wait(flying)
-                more, flying = skate.wait(flying, num_returns=len(flying), timeout=0) if flying else ([], [])
-                done.extend(ready + more)
-            ref = done.popleft()
-            yield ref if yield_obj_refs else skate.get(ref)
+        for item in items:
+            flying.append(fn.remote(item))
+            if backpressure_size is not None and len(flying) >= backpressure_size:
+                ready, flying = skate.wait(flying, num_returns=min(chunk_size, len(flying)), **wait_options)
+                yield from ready if yield_obj_refs else map(skate.get, ready)
+        yield from _completed(flying, chunk_size, yield_obj_refs, wait_options)
 
     return results()
+
+
+def _check(function: str, chunk_size: Any, wait_options: dict[str, Any]) -> None:
+    _check_positive(function, "chunk_size", chunk_size)
+    if "num_returns" in wait_options:
+        raise ValueError(f"{function}(num_returns=…): how many are waited for at a time is chunk_size.")
 
 
 def _check_positive(function: str, name: str, value: Any) -> None:

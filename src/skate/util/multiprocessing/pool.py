@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from multiprocessing import TimeoutError
 from typing import Any, Generic, TypeVar
 
@@ -293,7 +293,8 @@ class Pool:
     initializer, initargs: each process calls `initializer(*initargs)` when it starts.
     maxtasksperchild: a process is replaced after so many chunks of calls.
     ray_remote_args: options of the workers, which are actors: `{"num_cpus": 1}`. By default they hold no CPUs.
-    context, ray_address: accepted and not used: the pool is where Skate runs.
+    ray_address: what `skate.init` is called with, unless it was called before.
+    context: accepted, and has no effect.
 
     References among the arguments stay references; `skate.get` them in the function.
     """
@@ -302,7 +303,7 @@ class Pool:
         self,
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,
-        initargs: Iterable[Any] = (),
+        initargs: Iterable[Any] | None = (),
         maxtasksperchild: int | None = None,
         context: Any = None,
         ray_address: str | None = None,
@@ -326,7 +327,7 @@ class Pool:
         self._crew = Crew(
             cluster_cpus() if processes is None else processes,
             initializer=initializer,
-            initargs=tuple(initargs),
+            initargs=tuple(initargs or ()),
             jobs_per_worker=maxtasksperchild,
             options=ray_remote_args,
             starts_all=True,
@@ -345,20 +346,31 @@ class Pool:
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
-    def apply(self, func: Callable[..., T], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> T:
+    def apply(
+        self,
+        func: Callable[..., T],
+        args: Iterable[Any] | None = (),
+        kwds: dict[str, Any] | None = None,
+        *,
+        kwargs: dict[str, Any] | None = None,
+    ) -> T:
         """Call `func(*args, **kwds)` in a process of the pool and wait for the result.
 
         >>> pool.apply(pow, (2, 10))
+
+        `kwargs` is Ray's name for `kwds`.
         """
-        return self.apply_async(func, args, kwds).get()
+        return self.apply_async(func, args, kwds, kwargs=kwargs).get()
 
     def apply_async(
         self,
         func: Callable[..., T],
-        args: Iterable[Any] = (),
+        args: Iterable[Any] | None = (),
         kwds: dict[str, Any] | None = None,
         callback: Callable[[T], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
+        *,
+        kwargs: dict[str, Any] | None = None,
     ) -> AsyncResult[T]:
         """Like `apply`, but returns a result to wait for. The callbacks run in a thread of this process.
 
@@ -366,7 +378,7 @@ class Pool:
         """
         crew = self._running_crew()
         result: AsyncResult[T] = AsyncResult(self, callback, error_callback)
-        crew.submit(_ApplyJob(result, func, tuple(args), kwds))
+        crew.submit(_ApplyJob(result, func, tuple(args or ()), kwds or kwargs))
         return result
 
     # -- many calls ----------------------------------------------------------------------------------------------------
@@ -423,8 +435,7 @@ class Pool:
         if chunksize is not None:
             _check_chunksize(chunksize)
         calls = list(iterable)
-        # Four chunks for each process: few enough to be cheap, enough that one slow chunk does not hold up the end.
-        size = chunksize or max(1, -(-len(calls) // (4 * crew.size)))
+        size = chunksize or _chunksize_for(len(calls), crew)
         chunks = [calls[begin : begin + size] for begin in range(0, len(calls), size)]
         result = _MapResult(self, callback, error_callback, len(chunks))
         if not chunks:
@@ -433,22 +444,28 @@ class Pool:
             crew.submit(_MapJob(result, index, func, chunk))
         return result
 
-    def imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
+    def imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = 1) -> IMapIterator[T]:
         """Like `map`, but results are taken while others are computed; the iterable is read as it is needed.
 
-        >>> for value in pool.imap(abs, range(-1000, 1000), chunksize=50):
-        ...     print(value)
+            >>> for value in pool.imap(abs, range(-1000, 1000), chunksize=50):
+            ...     print(value)
+
+        `chunksize=None` chooses a size as `map` does, and 1 for an iterable whose length is not known.
         """
         return self._imap(func, iterable, chunksize, ordered=True)
 
-    def imap_unordered(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
+    def imap_unordered(
+        self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = 1
+    ) -> IMapIterator[T]:
         """Like `imap`, but the results come as they are ready."""
         return self._imap(func, iterable, chunksize, ordered=False)
 
     def _imap(
-        self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int, *, ordered: bool
+        self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None, *, ordered: bool
     ) -> IMapIterator[T]:
         crew = self._running_crew()
+        if chunksize is None:
+            chunksize = _chunksize_for(len(iterable), crew) if isinstance(iterable, Sized) else 1
         _check_chunksize(chunksize)
         results: IMapIterator[T] = IMapIterator(self, ordered=ordered)
         _Feed(crew, results, func, iterable, chunksize)
@@ -492,6 +509,11 @@ class Pool:
         if self._crew is None or self._crew.is_closed:
             raise ValueError("the pool is not running: close() or terminate() was called on it. Make another one.")
         return self._crew
+
+
+def _chunksize_for(calls: int, crew: Crew) -> int:
+    """Four chunks for each process: few enough to be cheap, enough that one slow chunk does not hold up the end."""
+    return max(1, -(-calls // (4 * crew.size)))
 
 
 def _check_chunksize(chunksize: Any) -> None:
