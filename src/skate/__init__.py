@@ -44,15 +44,21 @@ SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
 if TYPE_CHECKING:
     from logging import Logger
 
+    from skate import client_builder as client_builder
     from skate import cloudpickle as cloudpickle
     from skate import ids as ids
+    from skate import job_config as job_config
     from skate import kv as kv
     from skate import pubsub as pubsub
     from skate import remote_function as remote_function
     from skate import runtime_context as runtime_context
+    from skate import runtime_env as runtime_env
     from skate import serialization as serialization
     from skate import types as types
     from skate import util as util
+    from skate._worker.logging_config import LoggingConfig as LoggingConfig
+    from skate.client_builder import ClientBuilder as ClientBuilder
+    from skate.client_builder import client as client
     from skate.ids import ActorClassID as ActorClassID
     from skate.ids import ActorID as ActorID
     from skate.ids import ClusterID as ClusterID
@@ -74,18 +80,24 @@ else:
     _MODULES = frozenset(
         {
             "as_ray",
+            "client_builder",
             "cloudpickle",
             "ids",
+            "job_config",
             "kv",
             "pubsub",
             "remote_function",
             "runtime_context",
+            "runtime_env",
             "serialization",
             "types",
             "util",
         }
     )
     _HOMES = {
+        "ClientBuilder": "skate.client_builder",
+        "LoggingConfig": "skate._worker.logging_config",
+        "client": "skate.client_builder",
         **dict.fromkeys(
             (
                 "ActorClassID",

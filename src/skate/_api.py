@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from skate._config import (
     STORE_BYTES_LEAST,
@@ -27,6 +27,11 @@ from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
 from skate._worker.driver import JoinedNode, LocalNode, Node
+from skate._worker.surroundings import set_job_logging
+
+if TYPE_CHECKING:
+    from skate._worker.logging_config import LoggingConfig
+    from skate.job_config import JobConfig
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -96,6 +101,8 @@ def init(
     ignore_reinit_error: bool = False,
     include_dashboard: bool | None = None,
     runtime_env: dict[str, Any] | None = None,
+    job_config: JobConfig | None = None,
+    logging_config: LoggingConfig | None = None,
     spill_directory: str | os.PathLike[str] | None = None,
     memory_threshold: float = 0.95,
     infeasible_grace_s: float = 10.0,
@@ -123,7 +130,8 @@ def init(
     the container, taken as needed. spill_directory: where objects go that do not fit; by default the directory for
     temporary files.
     runtime_env: {"env_vars": {"NAME": "value"}}, variables of all tasks and actors of this program, on all nodes.
-    log_to_driver: whether what tasks print appears here.
+    log_to_driver: whether what tasks print appears here. logging_config: how log records look, here and in workers.
+    job_config: runtime_env, namespace and logging_config as one object.
     memory_threshold: part of the memory of the machine, or of the container, above which objects go to disk and then
     the newest task is ended; 1 switches that off.
     store_full_grace_s: how long an object waits for room in a full store before that is an error.
@@ -146,6 +154,16 @@ def init(
         shutdown()  # if the last one was interrupted
         if address in (None, "auto"):
             address = os.environ.get("SKATE_ADDRESS") or address
+        if isinstance(address, str) and address.startswith(RAYS):
+            address = OUTSIDE + address.removeprefix(RAYS)
+        if job_config is not None:
+            from skate.job_config import checked_job_config
+
+            job_config = checked_job_config(job_config)
+            runtime_env = job_config.runtime_env if runtime_env is None else runtime_env
+            namespace = job_config.ray_namespace if namespace is None else namespace
+            logging_config = job_config.py_logging_config if logging_config is None else logging_config
+        _configure_logs(logging_config)
         _check_init(address, num_cpus, num_gpus, _memory, object_store_memory, memory_threshold, logging_level, ignored)
         for name, seconds in (
             ("infeasible_grace_s", infeasible_grace_s),
@@ -206,6 +224,21 @@ def init(
         return _info()
 
 
+def _configure_logs(config: LoggingConfig | None) -> None:
+    """Let log records look so in this process, and in the workers of what `init` is about to start."""
+    if config is None:
+        set_job_logging("")
+        return
+    import json
+
+    from skate._worker.logging_config import LoggingConfig
+
+    if not isinstance(config, LoggingConfig):
+        raise TypeError(f"init(logging_config={config!r}): it may be a skate.LoggingConfig.")
+    config.apply()
+    set_job_logging(json.dumps(config.to_dict()))
+
+
 def _check_init(
     address: str | None,
     num_cpus: Any,
@@ -256,7 +289,7 @@ def _check_init(
 
         warnings.warn(f"skate.init: {warning}", stacklevel=3)
     known = {
-        "dashboard_host", "dashboard_port", "job_config", "local_mode", "logging_config", "allow_multiple",
+        "dashboard_host", "dashboard_port", "local_mode", "allow_multiple",
     }  # fmt: skip
     for name in ignored:
         if not name.startswith("_") and name not in known:
@@ -267,6 +300,8 @@ def _check_init(
 
 #: How the addresses of clusters begin for drivers that are on no node of them.
 OUTSIDE = "skate://"
+#: The same in programs for Ray.
+RAYS = "ray://"
 
 
 def outside_cluster(address: str | None) -> ClusterConfig | None:

@@ -98,7 +98,24 @@ def test_resources_of_a_task() -> None:
 def test_the_context_as_a_dict() -> None:
     skate.init(num_cpus=1)
     context = skate.get_runtime_context()
-    assert context.get()["node_id"] == context.get_node_id()
+    assert context.get() == {
+        "job_id": context.job_id,
+        "node_id": context.node_id,
+        "worker_id": context.worker.worker_id,
+        "namespace": context.namespace,
+    }
+    assert context.get()["node_id"].hex() == context.get_node_id()
+
+    @skate.remote
+    class Asker:
+        def ask(self) -> tuple[dict[str, Any], list[str | None]]:
+            context = skate.get_runtime_context()
+            return context.get(), [context.get_task_id(), context.get_actor_id(), context.get_worker_id()]
+
+    told, digits = skate.get(Asker.remote().ask.remote())
+    assert [told[name].hex() for name in ("task_id", "actor_id", "worker_id")] == digits
+    assert isinstance(told["task_id"], skate.TaskID)
+    assert isinstance(told["actor_id"], skate.ActorID)
 
 
 def test_accelerators() -> None:

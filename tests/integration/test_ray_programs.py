@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import pickle
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skate
-
-pytestmark = pytest.mark.usefixtures("runtime")
+from programs import run_program
+from skate.cluster_utils import Cluster
+from skate.job_config import JobConfig
+from skate.runtime_env import RuntimeEnv, RuntimeEnvConfig
+from skate.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 
 class Connection:
@@ -28,6 +36,7 @@ def address_of(connection: Any) -> str:
     return str(connection.address)
 
 
+@pytest.mark.usefixtures("runtime")
 def test_a_registered_serializer_serves_put_and_arguments() -> None:
     with pytest.raises(skate.exceptions.SerializationError):
         skate.put(Connection("a"))
@@ -39,3 +48,200 @@ def test_a_registered_serializer_serves_put_and_arguments() -> None:
         skate.util.deregister_serializer(Connection)
     with pytest.raises(skate.exceptions.SerializationError):
         skate.put(Connection("a"))
+
+
+# --- the runtime context ----------------------------------------------------------------------------------------------
+
+
+def facts() -> dict[str, Any]:
+    context = skate.get_runtime_context()
+    return {
+        "mode": context.worker.mode,
+        "worker_id": context.worker.worker_id,
+        "job_id": context.job_id,
+        "node_id": context.node_id,
+        "task_id": context.task_id,
+        "actor_id": context.actor_id,
+        "group_id": context.current_placement_group_id,
+        "captures": context.should_capture_child_tasks_in_placement_group,
+        "runtime_env": context.runtime_env,
+        "function": context.get_task_function_name(),
+        "session": context.get_session_name(),
+        "again": context.was_current_actor_reconstructed,
+    }
+
+
+@skate.remote
+class Asker:
+    def ask(self) -> dict[str, Any]:
+        return facts()
+
+
+def test_the_properties_of_the_context_are_ids_as_objects() -> None:
+    skate.init(num_cpus=2, runtime_env={"env_vars": {"COLOUR": "blue"}})
+    here = facts()
+    context = skate.get_runtime_context()
+    assert here["mode"] == skate.SCRIPT_MODE
+    assert (here["task_id"], here["actor_id"]) == (None, None)
+    assert here["group_id"] == skate.PlacementGroupID.nil()
+    assert here["job_id"] == skate.JobID.from_hex(context.get_job_id())
+    assert here["node_id"] == skate.NodeID.from_hex(context.get_node_id())
+    assert here["worker_id"] == skate.WorkerID.from_hex(context.get_worker_id())
+    assert here["runtime_env"] == RuntimeEnv(env_vars={"COLOUR": "blue"})
+    assert context.gcs_address.startswith("skate-")
+
+    ref = skate.remote(facts).remote()
+    there = skate.get(ref)
+    assert there["mode"] == skate.WORKER_MODE
+    assert there["task_id"] == ref.task_id()
+    assert there["function"] == "facts"
+    assert (there["job_id"], there["node_id"]) == (here["job_id"], here["node_id"])
+    assert there["worker_id"] != here["worker_id"]
+    assert there["runtime_env"] == here["runtime_env"]
+    assert there["session"] == here["session"]
+
+    asker = Asker.remote()
+    assert skate.get(asker.ask.remote())["actor_id"] == asker._actor_id
+    assert skate.get(asker.ask.remote())["again"] is False
+
+
+def test_the_context_tells_the_placement_group() -> None:
+    skate.init(num_cpus=1)
+    group = skate.util.placement_group([{"CPU": 1}])
+    strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+    told = skate.get(skate.remote(facts).options(scheduling_strategy=strategy).remote())
+    assert (told["group_id"], told["captures"]) == (group.id, True)
+    assert isinstance(group.id, skate.PlacementGroupID)
+
+
+# --- joining from outside ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with Cluster(initialize_head=True) as cluster:
+        monkeypatch.setenv("SKATE_TOKEN", cluster._token)
+        yield cluster
+        skate.shutdown()
+
+
+def test_an_address_of_ray_leads_to_the_cluster(cluster: Cluster) -> None:
+    assert cluster.head_node is not None
+    node = cluster.head_node.node_id
+    where = skate.remote(lambda: skate.get_runtime_context().get_node_id())
+    with skate.init(f"ray://{cluster.address}", namespace="a"):
+        assert skate.get(where.remote()) == node
+        assert skate.get_runtime_context().gcs_address == cluster.address
+    with skate.client(cluster.address).namespace("b").env({"env_vars": {"COLOUR": "blue"}}).connect() as connection:
+        assert skate.get(where.remote()) == node
+        assert skate.get_runtime_context().namespace == "b"
+        assert connection.python_version
+    assert not skate.is_initialized()
+    told = skate.util.connect(cluster.address, namespace="c")
+    assert told["namespace"] == skate.get_runtime_context().namespace == "c"
+    assert skate.get(where.remote()) == node
+    skate.util.disconnect()
+    assert not skate.is_initialized()
+
+
+def test_a_client_without_an_address_starts_a_node() -> None:
+    with skate.client().connect():
+        assert skate.is_initialized()
+    assert not skate.is_initialized()
+
+
+# --- settings as objects ----------------------------------------------------------------------------------------------
+
+
+def test_a_runtime_env_is_a_dict_that_names_what_is_not_there() -> None:
+    env = RuntimeEnv(env_vars={"COLOUR": "blue"}, pip=None)
+    assert env == {"env_vars": {"COLOUR": "blue"}}
+    assert RuntimeEnv.deserialize(env.serialize()) == env
+    assert type(pickle.loads(pickle.dumps(env))) is RuntimeEnv
+    assert (env.env_vars(), env.to_dict()) == ({"COLOUR": "blue"}, dict(env))
+    for others in ({"working_dir": "."}, {"pip": ["numpy"]}, {"config": RuntimeEnvConfig()}):
+        with pytest.raises(ValueError, match=f"'{next(iter(others))}'"):
+            RuntimeEnv(**others)
+    assert RuntimeEnvConfig(setup_timeout_seconds=-1)["setup_timeout_seconds"] == -1
+    with pytest.raises(ValueError, match="setup_timeout_seconds"):
+        RuntimeEnvConfig(setup_timeout_seconds=0)
+
+
+def test_init_follows_a_job_config() -> None:
+    config = JobConfig(runtime_env={"env_vars": {"COLOUR": "blue"}}, metadata={"owner": "me"})
+    config.set_ray_namespace("train")
+    colour = skate.remote(lambda: __import__("os").environ.get("COLOUR"))
+    with skate.init(num_cpus=1, job_config=config):
+        assert skate.get_runtime_context().namespace == "train"
+        assert skate.get(colour.remote()) == "blue"
+    with skate.init(num_cpus=1, job_config=config, namespace="mine"):
+        assert skate.get_runtime_context().namespace == "mine"
+    assert JobConfig.from_json('{"ray_namespace": "a"}').ray_namespace == "a"
+    with pytest.raises(ValueError, match="lifetime='detached'"):
+        JobConfig(default_actor_lifetime="detached")
+    with pytest.raises(TypeError, match="'colour'"):
+        JobConfig(colour="blue")
+
+
+def test_log_records_look_as_configured_in_the_driver_and_in_workers(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import logging, skate
+skate.init(num_cpus=1, logging_config=skate.LoggingConfig(
+    encoding="JSON", log_level="DEBUG", additional_log_standard_attrs=["name"]))
+
+@skate.remote
+def work():
+    logging.getLogger("mine").debug("in a %s", "task")
+    return skate.get_runtime_context().get_task_id()
+
+logging.getLogger("mine").info("in the driver")
+print(skate.get_runtime_context().get_job_id(), skate.get(work.remote()))
+""",
+    )
+    out, errors = run_program(program)
+    job, task = out.split()
+    records = {}
+    for line in errors.splitlines():
+        if "{" in line:
+            record = json.loads(line[line.index("{") :])
+            records[record["message"]] = record
+    driver, worker = records["in the driver"], records["in a task"]
+    assert (driver["levelname"], driver["name"], driver["job_id"]) == ("INFO", "mine", job)
+    assert (worker["levelname"], worker["job_id"], worker["task_id"]) == ("DEBUG", job, task)
+    assert worker["task_name"] == "work"
+    assert "task_id" not in driver
+
+
+def test_a_logging_config_names_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="TEXT, JSON"):
+        skate.LoggingConfig(encoding="XML")
+    with pytest.raises(ValueError, match="log_level"):
+        skate.LoggingConfig(log_level="LOUD")
+    with pytest.raises(ValueError, match="no such attribute"):
+        skate.LoggingConfig(additional_log_standard_attrs=["colour"])
+    config = skate.LoggingConfig(additional_log_standard_attrs=["process"])
+    assert skate.LoggingConfig.from_dict({**config.to_dict(), "later": 1}) == config
+
+
+def test_text_records_have_the_error_behind_them(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    try:
+        skate.LoggingConfig(additional_log_standard_attrs=["process"]).apply()
+        skate.LoggingConfig(log_level="WARNING").apply()
+        assert len(root.handlers) == len(before) + 1, "the second takes the place of the first"
+        try:
+            1 / 0  # noqa: B018
+        except ZeroDivisionError:
+            logging.getLogger("mine").exception("it failed")
+        logging.getLogger("mine").info("not shown")
+        text = capsys.readouterr().err
+        assert "ERROR test_ray_programs.py:" in text
+        assert "-- it failed" in text
+        assert "ZeroDivisionError" in text
+        assert "not shown" not in text
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)

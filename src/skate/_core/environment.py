@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 #: Holds the variables of a worker's environment as JSON, for its children to inherit.
 ENVIRONMENT_VARIABLE = "SKATE_RUNTIME_ENV"
+#: Holds the variables that `init(runtime_env=…)` gave the node that it started, as JSON, for tasks that ask.
+JOB_VARIABLE = "SKATE_JOB_RUNTIME_ENV"
 
 #: How long a `get` waits before it says what for (`patience.py`), and the part of that before it is looked at.
 NOTICE_S = 30.0

@@ -117,6 +117,8 @@ class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
     program: bytes = b""
     #: What `ray.__version__` says in the driver, if Skate has Ray's name there.
     ray_version: str = ""
+    #: How the driver wants log records to look, as JSON (`_worker/logging_config.py`); empty: as Python does.
+    logging: str = ""
 
     def without_driver(self) -> Job:
         """For what goes on when the driver is gone."""

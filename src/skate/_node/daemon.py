@@ -273,7 +273,7 @@ class Daemon:
             path, wants = tuple(message.sys_path), message.log_to_driver
             job_id, id = message.job_id or new_job_id(), process.id
             said = message.namespace, wants, path, message.cwd
-            process.job = Job(job_id, id, *said, program=id, ray_version=message.ray_version)
+            process.job = Job(job_id, id, *said, program=id, ray_version=message.ray_version, logging=message.logging)
         else:
             self.pool.said_hello(process.id, message.pid)
             for stream in process.streams:

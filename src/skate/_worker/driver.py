@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 
+from skate._core.environment import JOB_VARIABLE as JOB_ENVIRONMENT
 from skate._core.ids import JOB_BYTES
 from skate._node.interpreter import command
 from skate._node.main import ClusterConfig, NodeConfig
-from skate._worker.surroundings import module_path, ray_version, set_job, working_directory
+from skate._worker.surroundings import job_logging, module_path, ray_version, set_job, working_directory
 
 #: Modules worth sharing between workers when the driver has them.
 PRELOAD = ("numpy",)
@@ -56,6 +57,7 @@ class Node:
             namespace=namespace,
             job_id=_submitted_job(),
             ray_version=ray_version(),
+            logging=job_logging(),
         )
         set_job(hello.sys_path, hello.ray_version)
         try:
@@ -93,7 +95,8 @@ class LocalNode(Node):
         ours, theirs = socket.socketpair()
         config.control_fd = theirs.fileno()
         report, config.report_fd = os.pipe() if config.cluster is not None else (-1, -1)
-        self.process = _spawn(config, [theirs.fileno(), config.report_fd], {**os.environ, **env_vars})
+        environment = {**os.environ, **env_vars, JOB_ENVIRONMENT: _as_json(env_vars)}
+        self.process = _spawn(config, [theirs.fileno(), config.report_fd], environment)
         theirs.close()
         try:
             if config.cluster is not None:
@@ -206,6 +209,14 @@ def _is_no_head(cluster: ClusterConfig) -> bool:
             return sock.recv(1) == b""
     except OSError:
         return False  # the daemon will say what is wrong
+
+
+def _as_json(variables: dict[str, str]) -> str:
+    if not variables:
+        return ""
+    import json
+
+    return json.dumps(variables)
 
 
 def _spawn(config: NodeConfig, fds: list[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:

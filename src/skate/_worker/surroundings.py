@@ -15,6 +15,8 @@ job_path: set[str] = set()
 job_ray_version = ""
 #: The program that this worker works for.
 _program = b""
+#: How log records look in all processes of the program.
+_logging = ""
 
 
 def module_path() -> list[str]:
@@ -58,6 +60,16 @@ def ray_version() -> str:
     return finder.active_version() if finder is not None else ""
 
 
+def job_logging() -> str:
+    """What `init(logging_config=…)` was given in this process, as JSON; else empty."""
+    return _logging
+
+
+def set_job_logging(logging: str) -> None:
+    global _logging
+    _logging = logging
+
+
 def set_job(path: Iterable[str], version: str) -> None:
     """What all processes of the program have: its module search path, and its version of the alias, if any."""
     global job_ray_version
@@ -97,6 +109,12 @@ def take_up(job: Job) -> None:
     sys.path[:] = dict.fromkeys([*first, *job.sys_path, *own])
     set_job(job.sys_path, job.ray_version)
     use_ray_version(job.ray_version)
+    if job.logging:
+        import json
+
+        from skate._worker.logging_config import LoggingConfig
+
+        LoggingConfig.from_dict(json.loads(job.logging)).apply()
     if job.cwd:
         try:
             os.chdir(job.cwd)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skate.actor import list_named_actors
+    from skate.client_builder import connect, disconnect
     from skate.serialization import deregister_serializer, inspect_serializability, register_serializer
     from skate.util.actor_group import ActorGroup
     from skate.util.actor_pool import ActorPool
@@ -25,8 +26,10 @@ __all__ = [
     "Executor",
     "as_completed",
     "PlacementGroup",
+    "connect",
     "deregister_serializer",
     "disable_log_once_globally",
+    "disconnect",
     "enable_periodic_logging",
     "get_current_placement_group",
     "get_node_ip_address",
@@ -47,6 +50,7 @@ _MODULES = (
     "actor_pool",
     "annotations",
     "check_serialize",
+    "client_connect",
     "debug",
     "multiprocessing",
     "placement_group",
@@ -59,7 +63,9 @@ _HOMES = {
     "ActorPool": "skate.util.actor_pool",
     "Executor": "skate.util.executor",
     "as_completed": "skate.util.results",
+    "connect": "skate.client_builder",
     "deregister_serializer": "skate.serialization",
+    "disconnect": "skate.client_builder",
     "disable_log_once_globally": "skate.util.debug",
     "enable_periodic_logging": "skate.util.debug",
     "inspect_serializability": "skate.serialization",

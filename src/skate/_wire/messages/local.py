@@ -34,6 +34,8 @@ class Hello(Message, tag=1):
     job_id: bytes = b""
     #: What `ray.__version__` says in the driver, if Skate has Ray's name there: its workers follow.
     ray_version: str = ""
+    #: How log records look in the driver, as JSON, if `init` was told: its workers follow.
+    logging: str = ""
 
 
 class Welcome(Message, tag=2):

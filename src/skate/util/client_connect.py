@@ -1,0 +1,5 @@
+"""Connecting to a cluster from outside, under the name of Ray's module."""
+
+from skate.client_builder import connect, disconnect
+
+__all__ = ["connect", "disconnect"]
