@@ -61,9 +61,9 @@ _PARTS: dict[str, tuple[str, str]] = {
 def reason(name: str) -> str:
     """Why that name of Ray is not there, as the end of an error's sentence."""
     what, instead = _part_of(name)
-    return f"Skate has the API of Ray Core, and {what or 'this name'} is not in it." + (
-        instead and f" Instead: {instead}"
-    )
+    if not what:
+        return "Skate has nothing of that name."
+    return f"Skate has the API of Ray Core, and {what} is not in it." + (instead and f" Instead: {instead}")
 
 
 def _part_of(name: str) -> tuple[str, str]:
