@@ -76,6 +76,9 @@ NO_SUCH_SCHEDULER = ("qdisc kind is unknown", "Specified qdisc not found", "No s
 #: that none is lost but those that a test wants to lose.
 SLOW_CABLE_QUEUE = 10_000
 
+#: A hardware address that none of the hosts has.
+NO_HOST = "02:00:00:00:00:ff"
+
 _numbers = itertools.count()
 
 
@@ -169,6 +172,20 @@ class Host:
         _call("ip", "-n", self._switch, "link", "set", self._plug, "master", "br0")
         self._is_cut = False
         self._wait_connected()
+
+    def cut_from(self, other: Host) -> None:
+        """Packets between the two vanish, and nobody is told; each still reaches all other hosts.
+
+        Each believes that the other has a hardware address that no host has: the switch finds nobody to give them to.
+        """
+        for host, far in ((self, other), (other, self)):
+            entry = ("replace", far.address, "lladdr", NO_HOST, "nud", "permanent", "dev", "eth0")
+            _call("ip", "-n", host.namespace, "neighbour", *entry)
+
+    def rejoin(self, other: Host) -> None:
+        """Packets pass again between the two."""
+        for host, far in ((self, other), (other, self)):
+            _call("ip", "-n", host.namespace, "neighbour", "del", far.address, "dev", "eth0")
 
     def delay(self, ms: float, loss_percent: float = 0) -> None:
         """Hold up every packet for so long on the cable, in each direction, and lose some; with zeros, no longer.

@@ -321,6 +321,27 @@ def test_cutting_one_host_leaves_the_others_connected(network: Network) -> None:
     assert to_third.hear(STALL_S) is None
 
 
+def test_two_hosts_can_be_cut_off_from_each_other_alone(network: Network) -> None:
+    first, second, third = network.hosts
+    echo = echo_server(first)
+    to_second, to_third = connected(second, echo), connected(third, echo)
+    other_way = connected(first, echo_server(third))
+    assert [it.ask("before") for it in (to_second, to_third, other_way)] == ["before"] * 3
+    first.cut_from(third)
+    for connection in (to_third, other_way):
+        connection.say("meanwhile")
+    anew = Program(third, CLIENT, *echo)
+    assert to_third.hear(STALL_S) is None
+    assert other_way.hear(STALL_S) is None
+    assert anew.hear(STALL_S) is None
+    assert to_second.ask("still here") == "still here"
+    assert connected(third, echo_server(second)).ask("as ever") == "as ever"
+    third.rejoin(first)
+    assert to_third.hear() == "meanwhile"
+    assert other_way.hear() == "meanwhile"
+    assert anew.hear() == "connected"
+
+
 def test_a_cut_host_still_reaches_itself(network: Network) -> None:
     host = network.hosts[0]
     host.cut()
