@@ -673,9 +673,9 @@ __all__ = [
     "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "MessageTooLargeError",
     "NotInitializedError", "NotInSkateError", "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError",
     "NodeDiedError", "ObjectLostError", "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError",
-    "ObjectFetchTimedOutError", "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError", "ActorUnavailableError",
-    "ActorUnschedulableError", "ActorPlacementGroupRemoved", "ActorAlreadyExistsError", "PendingCallsLimitExceeded",
-    "AsyncioActorExit", "SkateSystemError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError",
+    "ObjectFetchTimedOutError", "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError",
+    "ActorUnavailableError", "ActorUnschedulableError", "ActorPlacementGroupRemoved", "ActorAlreadyExistsError",
+    "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError",
     "RayActorError", "RaySystemError", "LocalRayletDiedError", "PlasmaObjectNotAvailable",
 ]
 # fmt: on

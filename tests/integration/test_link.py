@@ -25,7 +25,7 @@ from skate._wire.gate import Dial, Gate
 from skate._wire.handshake import HELLO_BYTES, Handshake, Versions
 from skate._wire.link import Link
 from skate._wire.loop import EventLoop
-from skate._wire.messages import Borrowed, Message, encoder
+from skate._wire.messages import Borrowed, Message, Resume, encoder
 
 TOKEN = b"the token of this cluster"
 HOST = "127.0.0.1"
@@ -361,6 +361,51 @@ def test_a_gate_that_does_not_know_the_token_itself_is_refused(town: Town) -> No
             town.run_until(lambda: caller.ends, "the end")
             assert b"a secret" not in read_to_end(sock)
     assert "does not know the token" in caller.ends[0]
+
+
+def test_a_connection_whose_first_packet_is_not_answered_is_not_waited_for(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would try for two minutes, with pauses that double. Who lets others wait in line is waited for."""
+    monkeypatch.setattr(gate_module, "CONNECT_S", 0.05)
+    with socket.create_server((HOST, 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        caller = town.end()
+        caller.link.connect(HOST, full.getsockname()[1], TOKEN)
+        town.run_until(lambda: caller.ends, "the time to be over")
+        (why,) = caller.ends
+        assert "did not answer within" in why
+
+
+def test_a_lasting_link_that_is_renewed_goes_on_over_another_connection(town: Town) -> None:
+    caller = town.end()
+    caller.link.last(b"session!")
+    connected: list[Link] = []
+    caller.link.on_connected = connected.append
+    caller.link.connect(HOST, town.port, TOKEN)
+    assert caller.link.dials
+    caller.link.send(cluster.Ask("1"))
+    town.run_until(lambda: town.visitors and town.visitors[0].messages, "the first message")
+    visitor = town.visitors[0]
+    assert not visitor.link.dials
+    visitor.link.renew()
+    assert visitor.link.is_connected, "one that is not lasting is left alone"
+    visitor.link.last(b"session!")
+
+    def go_on(end: End, message: Any) -> None:
+        if isinstance(message, Resume):
+            visitor.link.go_on_with(end.link, message)
+
+    town.act = go_on
+    caller.link.renew()
+    assert not caller.link.is_connected
+    caller.link.renew()
+    caller.link.send(cluster.Ask("2"))
+    town.run_until(lambda: len(visitor.messages) == 2, "the second message, over another connection")
+    assert visitor.messages == [cluster.Ask("1"), cluster.Ask("2")]
+    assert connected == [caller.link] * 2
+    visitor.link.renew()
+    caller.link.send(cluster.Ask("3"))
+    town.run_until(lambda: len(visitor.messages) == 3, "the third: the end that made it makes another")
 
 
 def test_nothing_is_left_of_the_time_out_of_a_connection_that_was_made(town: Town) -> None:

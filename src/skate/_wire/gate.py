@@ -26,6 +26,11 @@ from skate._wire.handshake import HandshakeError, SilentError, StrangerError, Ve
 from skate._wire.loop import WRITE, EventLoop, Timer
 
 HANDSHAKE_S = 5.0
+#: A connection whose first packet was not answered by then is given up, and tried again by those who wait for it: the
+#: kernel doubles its pauses, and would try for the next time long after a cut has healed.
+CONNECT_S = 1.5
+#: The first byte of TCP_INFO while the first packet is not answered.
+SYN_SENT = 2
 STRANGERS_MAX = 128
 #: A gate that has said nothing for so long waits for us to begin.
 SPEAKS_FIRST_S = 1.0
@@ -266,7 +271,9 @@ class Dial:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         _prepare(self._sock)
-        self._timer = loop.call_at(time.monotonic() + HANDSHAKE_S, lambda: self._fail("no answer came in time."))
+        now = time.monotonic()
+        self._timer = loop.call_at(now + HANDSHAKE_S, lambda: self._fail("no answer came in time."))
+        self._connect_timer = loop.call_at(now + CONNECT_S, self._check_connected)
         try:
             error = self._sock.connect_ex((host, port))
             reason = os.strerror(error)
@@ -279,6 +286,10 @@ class Dial:
         loop.watch(self._sock.fileno(), self._on_events)
         if self._first:
             loop.watch_writing(self._sock.fileno(), True)
+
+    def _check_connected(self) -> None:
+        if not self._over and self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == SYN_SENT:
+            self._fail(f"it did not answer within {CONNECT_S:g} s.")
 
     def _on_events(self, events: int) -> None:
         if events & WRITE and self._first:
@@ -309,7 +320,7 @@ class Dial:
             return
         if self._entrance.done:
             sock = self._sock
-            self._timer.cancel()
+            self._stop_timers()
             self._loop.unwatch(sock.fileno())
             self._over = True
             self._on_done(_plain(sock, self._entrance), "")
@@ -323,6 +334,10 @@ class Dial:
         """Nobody is told."""
         if not self._over:
             self._over = True
-            self._timer.cancel()
+            self._stop_timers()
             self._loop.unwatch(self._sock.fileno())
             self._sock.close()
+
+    def _stop_timers(self) -> None:
+        self._timer.cancel()
+        self._connect_timer.cancel()

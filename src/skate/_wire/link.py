@@ -54,6 +54,8 @@ class Link:
         self.on_broken: OnClosed = lambda link, why: None
         #: Called with the Refusal of a message that was too large, so that whoever waits for an answer gets one.
         self.on_refused: Callable[[Link, Any], None] = lambda link, refusal: None
+        #: Called when a connection that we make is there, the first one included.
+        self.on_connected: Callable[[Link], None] = lambda link: None
         self._loop = loop
         self._on_message = on_message
         self._on_closed = on_closed
@@ -77,10 +79,12 @@ class Link:
 
     def _on_dialled(self, sock: socket.socket | None, why: str) -> None:
         self._dial = None
-        if sock is not None and self._channel is not None:
-            self._replace(sock)
-        elif sock is not None:
-            self.adopt(sock)
+        if sock is not None:
+            if self._channel is not None:
+                self._replace(sock)
+            else:
+                self.adopt(sock)
+            self.on_connected(self)
         elif self.session:
             self._dial_later()
         else:
@@ -151,6 +155,12 @@ class Link:
             self._dial_later()
         self.on_broken(self, why)
 
+    def renew(self) -> None:
+        """Give up the present connection of a lasting link: nothing comes over it. The end that made it makes another.
+        One that is being made is left alone."""
+        if self.session and self.is_connected:
+            self._break("nothing came over it for too long.")
+
     def _dial_later(self) -> None:
         def dial() -> None:
             if self._redial is not None and not self.closed and self._dial is None and not self.is_connected:
@@ -185,6 +195,11 @@ class Link:
     @property
     def is_connected(self) -> bool:
         return self._channel is not None and self._channel.fileno() >= 0
+
+    @property
+    def dials(self) -> bool:
+        """This end makes its connections."""
+        return self._redial is not None
 
     @property
     def is_connecting(self) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from skate._wire.tls import TlsStream
 
 READ_BYTES = 256 << 10
+#: Once the plain end is closed, what is left goes out within this time, or never: the path may be cut.
+LAST_BYTES_MS = 10_000
 #: One side is not read while so much waits for the other.
 WAITING_BYTES_MAX = 1 << 20
 
@@ -74,6 +76,8 @@ def _carry(sock: socket.socket, stream: TlsStream, inside: socket.socket) -> Non
                 data = inner.read()
                 if data:
                     outer.waiting += stream.send(data)
+                elif inner.ended:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LAST_BYTES_MS)
             for side in (outer, inner):
                 if side.waiting:
                     side.write()
