@@ -85,8 +85,11 @@ class Driver:
 class HostCluster:
     """A control service on the first host, and a node on each of the first three. What they say is in `logs`."""
 
-    def __init__(self, network: Network, logs: Path) -> None:
+    def __init__(
+        self, network: Network, logs: Path, partition_grace_s: float | None = None, *, tls: bool = False
+    ) -> None:
         self._logs = logs
+        self._partition_grace_s = partition_grace_s
         self.head, self.second, self.third, self.outside = network.hosts
         self.token = secrets.token_hex(32)
         with (logs / "control.log").open("wb") as log:
@@ -97,7 +100,7 @@ class HostCluster:
                 stderr=log,
                 start_new_session=True,
             )
-        said = launch._tell(self._control, ControlConfig(host=self.head.address, token=self.token))
+        said = launch._tell(self._control, ControlConfig(host=self.head.address, token=self.token, tls=tls))
         self.port: int = said["port"]
         self.address = f"{self.head.address}:{self.port}"
         self._nodes: dict[Host, subprocess.Popen[bytes]] = {}
@@ -127,6 +130,7 @@ class HostCluster:
             resources={name: 4},
             memory=1 << 30,
             object_store_memory=STORE_BYTES,
+            partition_grace_s=self._partition_grace_s,
             cluster=ClusterConfig(
                 control=(self.head.address, self.port), token=self.token, host=host.address, name=name
             ),

@@ -14,7 +14,10 @@ import json
 import os
 import random
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import skate
@@ -62,6 +65,50 @@ def digest_of(data: bytes) -> str:
 def read(refs: list[skate.ObjectRef[bytes]]) -> str:
     """Those that it holds references to, and not their values, fetches it."""
     return digest(b"".join(skate.get(refs)))
+
+
+def held(runs: str, release: str) -> str:
+    """Write a line to the first file, wait for the second one, and say where this runs."""
+    with open(runs, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    while not os.path.exists(release):
+        time.sleep(0.02)
+    return skate.get_runtime_context().get_node_id()
+
+
+hold = skate.remote(held)
+
+
+@skate.remote
+class Keeper:
+    def hold(self, runs: str, release: str) -> str:
+        return held(runs, release)
+
+    def own(self, value: Any) -> list[Any]:
+        """References to objects that the actor owns: a put, and the result of a task that has not ended."""
+        return [skate.put(value), where.options(num_cpus=0).remote(600)]
+
+
+def later(function: Callable[[], Any]) -> Future[Any]:
+    """In a thread: the driver can be spoken to meanwhile."""
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(function())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
+
+
+def attempt(function: Callable[[], Any]) -> Any:
+    """Its value, or the name of the error that it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return type(error).__name__
 
 
 @skate.remote

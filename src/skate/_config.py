@@ -13,6 +13,9 @@ STORE_PART = 0.3
 STORE_BYTES_LEAST = 8 << 20
 STORE_BYTES_MIN = 64 << 20
 STORE_BYTES_MAX = 200 << 30
+#: How long two nodes may be unable to reach each other before what waits for that is decided on, in seconds.
+PARTITION_GRACE_VARIABLE = "SKATE_PARTITION_GRACE_S"
+PARTITION_GRACE_S = 30.0
 
 
 def cpu_count(root: str = "/") -> int:
@@ -74,3 +77,15 @@ def temporary_directory() -> str:
         if directory and os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK):
             return os.path.abspath(directory)
     return os.getcwd()
+
+
+def partition_grace_s(configured: float | None = None) -> float:
+    """What a node was told when it started, or its environment says, or the default. A value that is no number of
+    seconds does not keep a node from starting: the default counts."""
+    if configured is not None:
+        return configured
+    try:
+        seconds = float(os.environ.get(PARTITION_GRACE_VARIABLE, ""))
+    except ValueError:
+        return PARTITION_GRACE_S
+    return seconds if 0 <= seconds < float("inf") else PARTITION_GRACE_S

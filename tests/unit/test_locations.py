@@ -56,6 +56,16 @@ def test_another_source_after_one_that_failed() -> None:
     assert locations.source_for(X, b"c") == b"b", "asked again"
 
 
+def test_a_source_that_can_be_reached_comes_before_one_that_cannot() -> None:
+    locations = Locations()
+    locations.stored(X, b"a")
+    assert locations.source_for(X, b"c", {b"a"}) == b"a", "there is no other"
+    locations.stored(X, b"b")
+    assert locations.source_for(X, b"c", {b"a"}) == b"b"
+    assert locations.source_for(X, b"c", {b"a"}) == b"b", "asked again: still the only one within reach"
+    locations.validate()
+
+
 def test_a_node_that_dropped_its_copy_is_no_source_and_can_have_it_again() -> None:
     locations = Locations()
     for node in (b"a", b"b"):

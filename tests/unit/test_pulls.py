@@ -22,6 +22,7 @@ from skate._core.pulls import (
     Ask,
     FreeRoom,
     Locate,
+    OutOfReach,
     Pulls,
     Refusal,
     Refused,
@@ -198,6 +199,30 @@ def test_what_is_larger_than_the_budget_comes_alone() -> None:
     assert pulls.forget_all(P) == [Reserve(2, Y, 1)]
 
 
+def test_a_source_that_cannot_be_reached_is_waited_for_and_does_not_count_as_a_failure() -> None:
+    pulls = pulling(2)
+    pulls.received(X, 0, b"a")
+    assert pulls.failed(X, b"a", counts=False) == [Locate(X)]
+    for _ in range(2 * SOURCES_MAX):
+        assert pulls.out_of_reach(X, b"a") == [Locate(X)]
+    assert pulls.beyond(b"a") == [X]
+    assert pulls.describe()[X] == (LOCATING, b"a", CHUNK_BYTES)
+    assert pulls.grace_over(b"b") == []
+    assert pulls.located(X, b"a") == [Ask(b"a", X, 1)], "it healed: what is here stays"
+    assert pulls.beyond(b"a") == []
+    assert pulls.out_of_reach(X, b"a") == [], "a late answer"
+
+
+def test_after_the_grace_what_only_an_unreachable_node_has_is_not_waited_for() -> None:
+    pulls = pulling(2)
+    pulls.want(Y, STORE_BYTES, Q, NOW)
+    pulls.failed(X, b"a", counts=False)
+    pulls.out_of_reach(X, b"a")
+    assert pulls.grace_over(b"a") == [FreeRoom(1), OutOfReach(X, (P,)), Reserve(2, Y, STORE_BYTES)]
+    assert pulls.want(X, CHUNK_BYTES, P, NOW) == [], "it may be asked for again, and comes after the other"
+    pulls.validate()
+
+
 class Histories(RuleBasedStateMachine):
     """Whatever happens, everybody who wants an object is answered once, and every room is used or given back."""
 
@@ -217,7 +242,7 @@ class Histories(RuleBasedStateMachine):
                 self.asked_room.append((command.room, command.object))
             elif isinstance(command, FreeRoom):
                 self.rooms.remove(command.room)
-            elif isinstance(command, (Arrived, Unavailable, Refused)):
+            elif isinstance(command, (Arrived, Unavailable, Refused, OutOfReach)):
                 for who in command.wanted_by:
                     self.wants.remove((command.object, who))
 
@@ -247,6 +272,19 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), source=st.sampled_from([b"a", b"b", None]))
     def located(self, data: st.DataObject, source: bytes | None) -> None:
         self.do(self.pulls.located(self.some(data, LOCATING), source))
+
+    @rule(object=objects, source=st.sampled_from([b"a", b"b"]))
+    def located_beyond_a_cut(self, object: bytes, source: bytes) -> None:
+        self.do(self.pulls.out_of_reach(object, source))
+
+    @rule(source=st.sampled_from([b"a", b"b"]))
+    def cut(self, source: bytes) -> None:
+        for id in [id for id, pull in self.pulls.pulls.items() if pull.source == source]:
+            self.do(self.pulls.failed(id, source, counts=False))
+
+    @rule(node=st.sampled_from([b"a", b"b"]))
+    def grace_over(self, node: bytes) -> None:
+        self.do(self.pulls.grace_over(node))
 
     @rule(object=objects, source=st.sampled_from([b"a", b"b", None]))
     def located_late(self, object: bytes, source: bytes | None) -> None:

@@ -29,6 +29,7 @@ from skate._core import membership as core
 from skate._core.ids import NUMBER_MAX, new_node_id, node_at, node_of
 from skate._core.locations import Locations
 from skate._core.placement import NodeView
+from skate._core.reachability import CutPairs
 from skate._core.resources import Amounts, group_of
 from skate._core.task import ActorInfo, Job
 from skate._wire import cluster
@@ -60,6 +61,7 @@ class Control:
         self._names: dict[bytes, str] = {}
         self._by_number: dict[int, bytes] = {}
         self._locations = Locations()
+        self._cuts = CutPairs()
         #: Processes that have to do with this service, and their jobs.
         self._processes: dict[bytes, Job] = {}
         #: Jobs, those of the past included, as far as they are remembered.
@@ -182,6 +184,7 @@ class Control:
                     known = self.membership.members.keys() | self.membership.departed.keys()
                     self._names = {id: name for id, name in self._names.items() if id in known}
                     self._by_number.pop(node_of(node), None)
+                    self._cuts.node_died(node)
                     self._forget_objects_of(node)
                     for driver in [driver for driver in self._drivers if node_of(driver) == node_of(node)]:
                         self._driver_ended(driver, "lost")
@@ -224,6 +227,15 @@ class Control:
         node = self._by_number.get(message.node, b"")
         self._send_to_node(node, cluster.PleaseLink(node_of(link.node_id)))
 
+    def _on_unreached(self, link: Link, message: cluster.Unreached) -> None:
+        """One of two nodes tells; the other one may not have noticed yet."""
+        other = self._by_number.get(message.node)
+        if other is not None and self._cuts.said(link.node_id, other, is_cut=message.is_cut):
+            what = "cannot reach each other" if message.is_cut else "reach each other again"
+            names = " and ".join(f"node {id.hex()[:12]} ({self._names.get(id, '')})" for id in (link.node_id, other))
+            log.info("%s %s", names, what)
+            self._events.add("node", f"{names} {what}", node_id=link.node_id.hex())
+
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def _on_job_started(self, link: Link, message: cluster.JobStarted) -> None:
@@ -263,7 +275,7 @@ class Control:
             self._send_to_node(maker, cluster.Tracked(message.object))
         if self._locations.has_all(message.object, link.node_id):  # it would not ask
             self._locations.dropped(message.object, link.node_id)
-        source = self._locations.source_for(message.object, link.node_id)
+        source = self._locations.source_for(message.object, link.node_id, self._cuts.of(link.node_id))
         link.send(cluster.Located(message.object, node_of(source) if source is not None else 0))
 
     def _on_copy_stored(self, link: Link, message: cluster.CopyStored) -> None:
@@ -453,8 +465,7 @@ class Control:
                 return {"cluster_id": self.cluster_id, "started_at": self._started_at, "nodes": len(self._links)}
         raise ValueError(f"nobody knows what {what!r} means")
 
-    @staticmethod
-    def _describe(member: cluster.Member) -> dict[str, Any]:
+    def _describe(self, member: cluster.Member) -> dict[str, Any]:
         view = member.view
         return {
             "node_id": view.id.hex(),
@@ -469,6 +480,8 @@ class Control:
             "store_bytes": view.store_bytes,
             "store_used_bytes": view.store_used_bytes,
             "serves": view.serves,
+            #: Ids of nodes that it cannot reach, or that cannot reach it.
+            "cut_off_from": sorted(id.hex() for id in self._cuts.of(view.id)),
         }
 
     def _on_end(self, link: Link, message: cluster.End) -> None:
@@ -493,6 +506,7 @@ HANDLERS: dict[type, Any] = {
     cluster.Report: Control._on_report,
     cluster.Leave: Control._on_leave,
     cluster.PleaseLink: Control._on_please_link,
+    cluster.Unreached: Control._on_unreached,
     cluster.JobStarted: Control._on_job_started,
     cluster.JobEnded: Control._on_job_ended,
     cluster.Acquaint: Control._on_acquaint,

@@ -16,6 +16,8 @@ Knows not: bytes, chunks, sockets. Who pulls how much at a time is decided where
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from skate._core.ids import node_of
@@ -73,8 +75,11 @@ class Locations:
         """Who owns something of which that node has a copy."""
         return sorted({owner for object, owner in self._owners.items() if node in self._copies[object]})
 
-    def source_for(self, object: bytes, node: bytes) -> bytes | None:
-        """From whom that node should get it; None if nobody has it. Asked again: another source than before, if any."""
+    def source_for(self, object: bytes, node: bytes, beyond: Collection[bytes] = ()) -> bytes | None:
+        """From whom that node should get it; None if nobody has it. Asked again: another source than before, if any.
+
+        `beyond`: nodes that it cannot reach now. One of them is the answer only if there is no other source.
+        """
         copies = self._copies.get(object, {})
         copy = copies.get(node)
         if copy is not None and copy.is_whole:
@@ -89,6 +94,7 @@ class Locations:
         source, serving = min(
             able,
             key=lambda pair: (
+                pair[0] in beyond,
                 pair[0] == before,
                 len(pair[1].served) >= FANOUT,
                 self._depth(copies, pair[0]) if len(pair[1].served) < FANOUT else len(pair[1].served),

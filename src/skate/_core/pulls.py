@@ -10,6 +10,7 @@
 - After a failure only the chunks that are missing are asked of the next source.
 - While nobody says where copies are, it comes from the node that made it: that has all of it, so nobody can wait for
   himself. An answer that comes late changes nothing; if that node fails, it is the next source.
+- A source that cannot be reached at the moment does not count as a failure: the pull waits for it, or for another copy.
 - A chunk that has come can be served to others while the rest is still on its way.
 
 Owns:      the pulls of one node and their chunks.
@@ -56,6 +57,8 @@ class Pull(msgspec.Struct):
     #: A source was asked for (Locate), and there is no answer yet. One question at a time: who answers takes the last
     #: answer to be followed.
     unanswered: bool = False
+    #: The only source that is known, if that node cannot be reached at the moment.
+    beyond: bytes = b""
 
     @property
     def urgency(self) -> int:
@@ -119,13 +122,20 @@ class Refused(msgspec.Struct, frozen=True):
     why: Refusal
 
 
+class OutOfReach(msgspec.Struct, frozen=True):
+    """Tell those who want it that the node that has it could not be reached for too long."""
+
+    object: bytes
+    wanted_by: tuple[bytes, ...]
+
+
 class FreeRoom(msgspec.Struct, frozen=True):
     """Give that room back to the store."""
 
     room: int
 
 
-Command = Reserve | Locate | Ask | Arrived | Unavailable | Refused | FreeRoom
+Command = Reserve | Locate | Ask | Arrived | Unavailable | Refused | OutOfReach | FreeRoom
 
 
 class Pulls:
@@ -184,6 +194,30 @@ class Pulls:
             return self._give_up(pull)
         return self._pull_from(pull, source)
 
+    def out_of_reach(self, object: bytes, source: bytes) -> list[Command]:
+        """The answer is a node that cannot be reached at the moment, so there is no other: it is asked for again."""
+        pull = self.pulls.get(object)
+        if pull is None:
+            return []
+        pull.unanswered = False
+        if pull.state != LOCATING:
+            return []
+        pull.beyond = source
+        return self._locate(pull)
+
+    def beyond(self, node: bytes) -> list[bytes]:
+        """What only that node has, which could not be reached."""
+        return [id for id, pull in self.pulls.items() if pull.state == LOCATING and pull.beyond == node]
+
+    def grace_over(self, node: bytes) -> list[Command]:
+        """That node could not be reached for too long: what only it has is not waited for any longer."""
+        commands: list[Command] = []
+        for id in self.beyond(node):
+            pull = self.pulls[id]
+            self._remove(pull)
+            commands += [FreeRoom(pull.room), OutOfReach(id, tuple(pull.wanted_by))]
+        return [*commands, *self._admit()] if commands else []
+
     def locating(self) -> list[bytes]:
         """What waits for an answer."""
         return [id for id, pull in self.pulls.items() if pull.state == LOCATING]
@@ -207,13 +241,16 @@ class Pulls:
             return [Arrived(object, tuple(pull.wanted_by)), *self._admit()]
         return self._ask(pull) if pull.state == PULLING else []
 
-    def failed(self, object: bytes, source: bytes) -> list[Command]:
-        """The source has it no more, or is gone. What is here stays; the rest comes from another one."""
+    def failed(self, object: bytes, source: bytes, *, counts: bool = True) -> list[Command]:
+        """The source has it no more, or is gone. What is here stays; the rest comes from another one.
+
+        It does not count if the source has it and cannot be reached at the moment.
+        """
         pull = self.pulls.get(object)
         if pull is None or pull.state != PULLING or pull.source != source:
             return []
         # While the answer is to come there may be copies that nobody here knows of: that is no reason to give up.
-        pull.failures += not pull.unanswered
+        pull.failures += counts and not pull.unanswered
         if pull.failures >= SOURCES_MAX:
             return self._give_up(pull)
         pull.missing = sorted([*pull.missing, *pull.asked], reverse=True)
@@ -235,9 +272,9 @@ class Pulls:
         return pull is not None and chunk in pull.here
 
     def describe(self) -> dict[bytes, tuple[str, bytes, int]]:
-        """Of each object its state, from whom it comes, and how many bytes of it are here."""
+        """Of each object its state, from whom it comes or would come, and how many bytes of it are here."""
         return {
-            id: (pull.state, pull.source, min(pull.size_bytes, len(pull.here) * CHUNK_BYTES))
+            id: (pull.state, pull.source or pull.beyond, min(pull.size_bytes, len(pull.here) * CHUNK_BYTES))
             for id, pull in self.pulls.items()
         }
 
@@ -262,7 +299,7 @@ class Pulls:
         return [] if was_asked else [Locate(pull.id)]
 
     def _pull_from(self, pull: Pull, source: bytes) -> list[Command]:
-        pull.state, pull.source = PULLING, source
+        pull.state, pull.source, pull.beyond = PULLING, source, b""
         return self._ask(pull)
 
     def _ask(self, pull: Pull) -> list[Command]:
@@ -298,6 +335,7 @@ class Pulls:
             assert len(pull.asked) <= WINDOW
             assert pull.wanted_by
             assert bool(pull.source) == (pull.state == PULLING)
+            assert not pull.beyond or pull.state == LOCATING
             assert pull.unanswered or pull.state != LOCATING, "it waits for an answer to nothing"
         if not admitted:
             assert not self.pulls, "there is room, and nobody is let in"

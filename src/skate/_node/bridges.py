@@ -70,6 +70,8 @@ class Bridges:
             del self._opening[ours, theirs]
             self._daemon.send(ours, lost_with_node(theirs, "it is not part of the cluster."))
             return
+        if self._neighbours.reach.is_cut(node):  # `renew` tries again
+            return
         self._neighbours.acquaint(ours, node)
         asks = (ours, self._daemon.pids[ours], theirs, theirs in self._open.get(ours, ()))
         if not member.port:
@@ -91,6 +93,15 @@ class Bridges:
         self._opening[ours, theirs] = link
         link.send(cluster.OpenChannel(*asks))
         link.connect(member.host, member.port, self._neighbours.token, self._neighbours.tls)
+
+    def renew(self, node: int) -> None:
+        """That node can be reached again: old connections may be silent for as long as the cut was, so all channels to
+        it get new ones."""
+        for pair in [pair for pair, link in self._opening.items() if link is None and node_of(pair[1]) == node]:
+            self._try(*pair)
+        for ours, peers in list(self._open.items()):
+            for theirs in [id for id in peers if node_of(id) == node]:
+                self.connect(ours, theirs, again=True)
 
     def on_asked(self, message: cluster.OpenChannel, link: Link) -> None:
         """Another node has made a connection for one of our processes."""

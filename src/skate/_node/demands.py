@@ -64,7 +64,7 @@ class Demands:
         self._messages[cls] = message
         if is_new:
             self._short_since[cls] = time.monotonic()
-        self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views(cls)))
+        self._carry_out(cls, self._dispersal.demand(cls, request, message.count, self._views(cls, request)))
         if is_new and cls in self._messages:
             self._later(cls, SPILL_S, self._has_waited)
 
@@ -201,7 +201,7 @@ class Demands:
         others = self._daemon.neighbours.members if self._daemon.neighbours is not None else {}
         return [*known, *(others[number].view.id for number in numbers if number in others)]
 
-    def _views(self, cls: Class) -> dict[bytes, NodeView]:
+    def _views(self, cls: Class, request: Request | None = None) -> dict[bytes, NodeView]:
         """All nodes, as they would be without what this class asks for."""
         here = self._daemon.view()
         wanted = self._dispersal.wanted.get(cls)
@@ -211,7 +211,22 @@ class Demands:
         views = {member.view.id: member.view for member in others}
         self._stakes.correct(views, self._dispersal.asked_by_others(cls), time.monotonic())
         views[here.id] = here
-        return views
+        if request is None and wanted is not None:
+            request = wanted.request
+        return views if request is None else self._within_reach(request, views)
+
+    def _within_reach(self, request: Request, views: dict[bytes, NodeView]) -> dict[bytes, NodeView]:
+        """Without the nodes that cannot be reached at the moment, unless only they can serve it."""
+        neighbours = self._daemon.neighbours
+        if neighbours is None:
+            return views
+        near = {id: view for id, view in views.items() if not neighbours.reach.is_cut(node_of(id))}
+        if len(near) == len(views):
+            return views
+        affinity = request.affinity
+        if affinity is not None and not affinity.soft:
+            return views
+        return near if any(view.can_ever_run(request) for view in near.values()) else views
 
     def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls

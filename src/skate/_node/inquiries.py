@@ -64,6 +64,7 @@ class Inquiries:
             "store": self.store,
             "statistics": self.statistics,
             "pulls": lambda: daemon.neighbours.transfers.describe() if daemon.neighbours is not None else {},
+            "cuts": lambda: daemon.neighbours.reach.describe() if daemon.neighbours is not None else {},
             "silence": lambda: daemon.neighbours.control_silence() if daemon.neighbours is not None else None,
         }
 

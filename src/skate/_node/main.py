@@ -70,6 +70,9 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     memory_threshold: float = 0.95
     #: How long a task that asks for what the node does not have may wait before that is an error.
     infeasible_grace_s: float = 10.0
+    #: How long this node and another may be unable to reach each other before what waits for that is decided on; None:
+    #: as the environment says.
+    partition_grace_s: float | None = None
     #: How long an object waits for room in a full store before that is an error.
     store_full_grace_s: float = 10.0
     #: Idle workers beyond `prestart` leave after this time.

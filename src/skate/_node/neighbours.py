@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from skate._config import partition_grace_s
 from skate._core import lease_events as leases
 from skate._core.ids import node_of
 from skate._core.membership import DEAD_MAX, DEPARTED_MAX, REPORT_PERIOD_S
@@ -29,6 +30,7 @@ from skate._core.resources import marks_of_node
 from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
 from skate._node.main import JoinError
+from skate._node.reach import ID_SHOWN, Reach
 from skate._node.transfers import Transfers
 from skate._wire import cluster
 from skate._wire import messages as wire
@@ -56,8 +58,6 @@ SILENT_S = 3.0
 UNHEARD_S = 2 * REPORT_PERIOD_S
 #: So much of a command line is told, in characters.
 COMMAND_LINE_MAX = 2000
-#: Ids of nodes are shown so far to people, as `skate list nodes` shows them.
-ID_SHOWN = 12
 
 
 class Guest:
@@ -110,6 +110,7 @@ class Neighbours:
             except OSError as error:
                 raise JoinError(error.strerror) from None
         self.bridges = Bridges(daemon, self)
+        self.reach = Reach(daemon, self, partition_grace_s(daemon.config.partition_grace_s))
         self._begun = False
         self._report_at = 0.0
         #: When the control service was heard of, when that was last looked at, and whether drivers know it is silent.
@@ -272,6 +273,7 @@ class Neighbours:
         """Regularly, as a sign of life; and sooner if something was taken or given back."""
         now = time.monotonic()
         self._look_at_control(now)
+        self.reach.look(now)
         view = self._daemon.view()
         if now >= self._report_at or view.available != self.member.view.available:
             self._report_at = now + REPORT_PERIOD_S
@@ -353,7 +355,17 @@ class Neighbours:
             link.connect(member.host, member.port, self.token, self.tls)
         else:  # what is said meanwhile waits until it has made one
             self.tell_control(cluster.PleaseLink(node))
+        self.reach.watch(link)
         return link
+
+    def links(self) -> list[Link]:
+        """One for each node that this one has to do with: that on which it sends."""
+        return list(self._links.values())
+
+    def links_of(self, node: int) -> list[Link]:
+        """The link that this node has made, and the one that the other has."""
+        links = [self._links.get(node), *self._made_by_others.values()]
+        return list({id(link): link for link in links if link is not None and node_of(link.node_id) == node}.values())
 
     def _on_link_lost(self, link: Link, why: str) -> None:
         """The other node holds us to be dead: the control service will say what is to be done."""
@@ -382,6 +394,7 @@ class Neighbours:
                 link.rebind(self._on_message, self._on_link_lost)
                 link.last(session)
                 self._made_by_others[session] = link
+                self.reach.watch(link)
                 known = self._links.get(node_of(node_id))
                 if known is None or not known.is_connecting:
                     self._links[node_of(node_id)] = link
@@ -424,6 +437,10 @@ class Neighbours:
                 self.transfers.on_chunk_failed(node_of(link.node_id), message)
             case cluster.DoneWith():
                 self.transfers.on_done_with(node_of(link.node_id), message)
+            case cluster.Ping():
+                self.reach.on_ping(link)
+            case cluster.Pong():
+                self.reach.on_pong(link)
             case _:
                 raise ValueError(f"{type(message).__name__} is not for a node")
 
@@ -525,6 +542,7 @@ class Neighbours:
                 link.close()
         for known in self._acquainted.values():
             known.discard(number)
+        self.reach.forget(number)
         self._tell_capacity()
         self.bridges.on_node_gone(number, reason)
         self.transfers.on_node_gone(number)

@@ -31,6 +31,7 @@ from skate._node.courier import Done, Inlet, Outlet
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.link import Link
+from skate._wire.loop import Timer
 
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon
@@ -118,6 +119,8 @@ class Transfers:
         #: Nodes that listen nowhere and were asked to make a connection.
         self._invited: set[int] = set()
         self._unasked: dict[int, list[cluster.AskChunk]] = {}
+        #: Questions for a source that are asked after a pause.
+        self._locate_later: dict[bytes, Timer] = {}
         self._chunks: dict[int, Chunk] = {}
         self._tags = itertools.count(1)
         self._outlets: dict[int, Outlet] = {}
@@ -199,10 +202,12 @@ class Transfers:
                     self._room_of[object] = room
                     self._daemon.store.handle(self.keeper, wire.Allocate(room, size), time.monotonic())
                 case core.Locate(object):
-                    failures = self._pulls.pulls[object].failures
-                    if failures:  # it may be out of reach for a moment only
-                        when = time.monotonic() + min(LOCATE_AGAIN_S_MAX, LOCATE_AGAIN_S * 2**failures)
-                        self._daemon.loop.call_at(when, functools.partial(self._locate, object))
+                    pull = self._pulls.pulls[object]
+                    if pull.failures or pull.beyond:  # it may be out of reach for a moment only
+                        pause_s = LOCATE_AGAIN_S_MAX if pull.beyond else LOCATE_AGAIN_S * 2**pull.failures
+                        when = time.monotonic() + min(LOCATE_AGAIN_S_MAX, pause_s)
+                        timer = self._daemon.loop.call_at(when, functools.partial(self._locate, object))
+                        self._locate_later[object] = timer
                     else:
                         self._locate(object)
                 case core.Ask(source, object, chunk):
@@ -220,6 +225,7 @@ class Transfers:
                     self._give_up(room)
 
     def _locate(self, object: bytes) -> None:
+        self._locate_later.pop(object, None)
         if object in self._places:  # otherwise it was given up meanwhile
             self._neighbours.tell_control(cluster.Locate(object, self._places[object]))
             if self._neighbours.control_silence() is not None:
@@ -231,8 +237,9 @@ class Transfers:
             self._pull_from_maker(object)
 
     def _pull_from_maker(self, object: bytes) -> None:
-        maker = self._neighbours.members.get(node_at(self._places[object]))
-        if maker is not None:  # otherwise only the control service can help
+        number = node_at(self._places[object])
+        maker = self._neighbours.members.get(number)
+        if maker is not None and not self._neighbours.reach.is_cut(number):  # otherwise only the control service helps
             self._do(self._pulls.not_answered(object, maker.view.id))
 
     def on_store_reply(self, process_id: bytes, message: wire.Message) -> None:
@@ -255,7 +262,10 @@ class Transfers:
     def on_located(self, message: cluster.Located) -> None:
         member = self._neighbours.members.get(message.source)
         source = member.view.id if member is not None else None
-        self._do(self._pulls.located(message.object, source))
+        if source is not None and self._neighbours.reach.is_cut(message.source):
+            self._do(self._pulls.out_of_reach(message.object, source))
+        else:
+            self._do(self._pulls.located(message.object, source))
 
     def _on_arrived(self, object: bytes) -> None:
         number = self._room_of.pop(object)
@@ -422,13 +432,14 @@ class Transfers:
 
     def _source_failed(self, node: int) -> None:
         """Nothing more comes from there over this connection. What was asked is asked of others, or again."""
+        counts = not self._neighbours.reach.is_cut(node)
         self._unasked.pop(node, None)
         lost = [(tag, chunk) for tag, chunk in self._chunks.items() if node_of(chunk.source) == node]
         objects = {chunk.object: chunk.source for _, chunk in lost if chunk.wanted}
         for tag, _ in lost:
             self._forget_chunk(tag)
         for object, source in objects.items():
-            self._do(self._pulls.failed(object, source))
+            self._do(self._pulls.failed(object, source, counts=counts))
 
     def on_chunk_failed(self, node: int, message: cluster.ChunkFailed) -> None:
         """The source has it no more."""
@@ -572,6 +583,19 @@ class Transfers:
         number = self._sends.pop((node, tag), None)
         if number is not None:
             self._return_if_idle(number)
+
+    def on_cut(self, node: int) -> None:
+        """It cannot be reached: what it sends comes from others, if there are any. What it wants it asks for again."""
+        self.on_node_gone(node)
+
+    def on_healed(self, node: int) -> None:
+        """What only that node has is asked for at once."""
+        member = self._neighbours.members.get(node)
+        for object in self._pulls.beyond(member.view.id) if member is not None else []:
+            timer = self._locate_later.pop(object, None)
+            if timer is not None:  # otherwise the question is on its way
+                timer.cancel()
+                self._locate(object)
 
     def on_node_gone(self, node: int) -> None:
         self._invited.discard(node)

@@ -306,6 +306,22 @@ class NodeEvents(Message, tag=38):
     events: list[tuple[str, bytes, int, float, float, int]]
 
 
+class Ping(Message, tag=90):
+    """Node that made the link → node, every PING_S: do you hear me? Reply: Pong."""
+
+
+class Pong(Message, tag=91):
+    """Node → node that made the link."""
+
+
+class Unreached(Message, tag=92):
+    """Node → control: I cannot reach that node, or can again. No reply."""
+
+    #: The number of the node.
+    node: int
+    is_cut: bool
+
+
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +421,7 @@ ClusterMessage = Union[  # noqa: UP007 - as in messages
     PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed, DropCopies,
     OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced,
     ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved,
-    AskGroup, Heard, Resume, Confirm,
+    AskGroup, Heard, Ping, Pong, Unreached, Resume, Confirm,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

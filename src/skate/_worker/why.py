@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core import actors as core
 from skate._core import pulls
-from skate._core.ids import FIRST_RETURN, short, size_at
+from skate._core.ids import FIRST_RETURN, node_at, node_of, short, size_at
 from skate._core.ownership import Entry
 from skate._core.placement import Where
 from skate._core.policy_memory import format_bytes
@@ -35,9 +35,13 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
     with runtime.lock:
         entry = runtime.table.entries.get(id)
         known = _explain_entry(runtime, id, entry)
+        node = _node_waited_for(runtime, entry, known)
+    cut = _cuts(runtime, ANSWER_TIMEOUT_S).get(node) if node else None
     if isinstance(known, str):
-        return known
+        return f"{known} It lies on another node, and {cut}" if cut else known
     kind, subject = known
+    if cut is not None:  # whoever would have to be asked cannot be
+        return f"{_waits_there(runtime, id, kind, subject)}: {cut}"
     if kind == "borrowed":
         with runtime.lock:
             owner = runtime.peers.get(subject)
@@ -54,7 +58,50 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
             time.monotonic() + ANSWER_TIMEOUT_S,
         )
         return _explain_sent(name, lease.peer.pid, answer.body if answer is not None else None)
-    return _explain_queued(runtime, name, lease)
+    others = list(_cuts(runtime, ANSWER_TIMEOUT_S).values())[:TOLD_MAX]
+    return "\n  ".join([_explain_queued(runtime, name, lease), *others])
+
+
+def _node_waited_for(runtime: Runtime, entry: Entry | None, known: str | tuple[str, Any]) -> int:
+    """The number of the other node that has to say or do something before the value is here; 0: there is none."""
+    if not runtime.in_cluster or entry is None:
+        return 0
+    node = 0
+    if isinstance(known, str):
+        node = node_at(entry.value) if type(entry.value) is int else 0
+    else:
+        kind, subject = known
+        if kind == "borrowed":
+            node = node_of(subject)
+        elif kind == "sent":
+            node = node_of(subject[0].peer.process_id)
+        elif kind == "actor":
+            link = subject[0]
+            process = link.sent_process if link.inflight else link.process
+            node = node_of(process) if process else 0
+        else:
+            where = subject[0][0].where
+            if where is not None and where.affinity is not None and not where.affinity.soft:
+                node = node_of(where.affinity.node)
+    return 0 if node == node_of(runtime.process_id) else node
+
+
+def _cuts(runtime: Runtime, timeout_s: float) -> dict[int, str]:
+    """A sentence for each node that this one cannot reach at the moment."""
+    if not runtime.in_cluster:
+        return {}
+    return runtime.query("cuts", time.monotonic() + timeout_s) or {}
+
+
+def _waits_there(runtime: Runtime, id: bytes, kind: str, subject: Any) -> str:
+    if kind == "borrowed":
+        return f"{short(id)} belongs to a process on another node"
+    where, name = subject
+    if kind == "actor":
+        return _explain_call_locally(runtime, id, name, where)
+    if kind == "sent":
+        return f"{name} was sent to worker pid {where.peer.pid}"
+    return f"{name} waits for a worker{_wanted(where[0].where)}"
 
 
 def explain_timeout(runtime: Runtime, refs: Sequence[ObjectRef[Any]], timeout: float) -> list[str]:
@@ -64,6 +111,11 @@ def explain_timeout(runtime: Runtime, refs: Sequence[ObjectRef[Any]], timeout: f
     with runtime.lock:
         pending = [ref for ref in refs if (entry := entries.get(ref._id)) and entry.value is None]
         reasons = [explain_locally(runtime, ref._id) for ref in pending[:TOLD_MAX]]
+        known = [(entry := entries[ref._id], _explain_entry(runtime, ref._id, entry)) for ref in pending[:TOLD_MAX]]
+        nodes = {_node_waited_for(runtime, *it) for it in known} - {0}
+    if nodes and timeout > 0:
+        cuts = _cuts(runtime, LATE_ANSWER_TIMEOUT_S)
+        reasons += [cuts[node] for node in sorted(nodes) if node in cuts]
     if runtime.in_cluster and timeout > 0:
         silent = runtime.query("silence", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
         if silent:
@@ -79,10 +131,13 @@ def explain_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> li
     deadline = time.monotonic() + LATE_ANSWER_TIMEOUT_S
     known = runtime.query("pulls", deadline)
     silent = runtime.query("silence", deadline)
+    cuts = runtime.query("cuts", deadline) or {}
     if known is None:
         return ["this node, which brings them from disk or from another one, does not answer"]
     coming = [(id, place) for id, place in objects if id in known]
-    return [_explain_pull(id, place, *known[id], silent=silent) for id, place in coming[:TOLD_MAX]] or [on_disk]
+    reasons = [_explain_pull(id, place, *known[id], silent=silent) for id, place in coming[:TOLD_MAX]] or [on_disk]
+    sources = {node_of(known[id][1]) for id, _ in coming if known[id][1]}
+    return [*reasons, *(cuts[node] for node in sorted(sources) if node in cuts)]
 
 
 def _explain_pull(
@@ -93,6 +148,8 @@ def _explain_pull(
         return f"{name} is on its way from node {source.hex()}: {format_bytes(here_bytes)} of {size} are here"
     if state == pulls.LOCATING and silent:
         return f"{name} is on another node, and which of them has a copy is not known: {_silence(silent)}"
+    if state == pulls.LOCATING and source:
+        return f"{name} is on node {source.hex()}, which cannot be reached, and no other node has a copy"
     if state == pulls.LOCATING:
         return f"{name} is on another node: a copy is being looked for"
     if state == pulls.RESERVING:

@@ -68,6 +68,10 @@ def status(options: argparse.Namespace) -> int:
     print(f"actors   {', '.join(f'{n} {state.lower()}' for state, n in sorted(states.items())) or 'none'}")
     print()
     print(_nodes_table(nodes))
+    for one, other in sorted({tuple(sorted((it["node_id"], id))) for it in nodes for id in it["cut_off_from"]}):
+        print(
+            f"\nnodes {one[:ID_SHOWN]} and {other[:ID_SHOWN]} cannot reach each other: check the network between them."
+        )
     return 0
 
 
@@ -108,7 +112,7 @@ def _node(said: dict[str, Any]) -> dict[str, Any]:
     # A node that goes on with tasks that had waited has less than nothing; people are told "nothing".
     used = {name: min(amount, amount - free.get(name, 0.0)) for name, amount in total.items()}
     kept = {name: said[name] for name in ("node_id", "name", "host", "port", "labels", "queued")}
-    return {**kept, "total": total, "used": used}
+    return {**kept, "total": total, "used": used, "cut_off_from": said.get("cut_off_from", [])}
 
 
 def _own_names(amounts: dict[str, int]) -> dict[str, int]:
