@@ -19,6 +19,7 @@
     ├── WorkerCrashedError                   the process of the task ended under it
     ├── OutOfMemoryError                     the memory monitor ended the process before the kernel did
     ├── NodeDiedError                        the node daemon is gone
+    │   └── NodeUnreachableError             … or lives, and its path to this node is cut
     ├── ObjectLostError                      the value of a reference is gone
     │   ├── OwnerDiedError                   … with the process that owned it
     │   ├── ObjectFreedError                 … because it was freed by hand
@@ -46,39 +47,19 @@ The facts of an error are attributes (`error.pid`, `error.exit_code`) and its te
 what to do next. Each class can also be given a ready text: `GetTimeoutError("no answer yet")`. Every error survives
 pickling and copying with all its facts; tests/unit/test_exceptions.py walks the whole tree.
 
-Ray's names for the same errors are at the end of this file. This module imports only `_error_text.py` of
-Skate, so that every part may import it.
+Ray's names for the same errors are at the end of this file. This module imports only
+`_error_base.py` and `_error_text.py` of Skate, so that every part may import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from skate import _error_text as _words
-
-
-def _rebuild(kind: type[SkateError], args: tuple[Any, ...]) -> SkateError:
-    """Make an error without its __init__, which takes facts and would compose the text a second time."""
-    error = kind.__new__(kind, *args)
-    error.args = args
-    return error
-
+from skate._error_base import SkateError as SkateError
 
 # --- the tree --------------------------------------------------------------------------------------------------------
-
-
-class SkateError(Exception):
-    """The base of all errors of Skate: catch it to catch every failure of a remote call."""
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message)
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
-
-    def __reduce__(self) -> tuple[Callable[..., SkateError], tuple[Any, ...], dict[str, Any]]:
-        return _rebuild, (type(self), self.args), self.__dict__
 
 
 class TaskError(SkateError):
@@ -441,9 +422,37 @@ class NodeDiedError(SkateError):
         super().__init__(message or text)
 
 
+class NodeUnreachableError(NodeDiedError):
+    """Two nodes could not reach each other for longer than `partition_grace_s`, and a task was waiting for that.
+
+    Both nodes live, and may reach each other again at any time: the task is given up nevertheless, and is not run a
+    second time.
+    """
+
+    def __init__(self, message: str = "", *, task_name: str = "", reason: str = "", was_sent: bool = False) -> None:
+        self.task_name = task_name
+        #: Names the two nodes.
+        self.reason = reason
+        #: The task was sent to the other node, and may have run there. Otherwise it has not run.
+        self.was_sent = was_sent
+        what = "it was waiting for a worker on the only node that may run it, and has not run."
+        if was_sent:
+            what = "it was sent to the other node, may have run there, and has no retries left."
+        text = _words.compose(
+            f"task {task_name or '(unknown)'} was given up: its node cannot be reached.",
+            what=what,
+            why=reason,
+            next="submit it again if it may run twice, or allow that with max_retries=."
+            if was_sent
+            else "submit it again when the path has healed, or let it run on other nodes.",
+        )
+        super().__init__(message or text)
+
+
 class ObjectLostError(SkateError):
     """The value behind a reference is gone: every copy was lost, and it was not, or could not be, computed again."""
 
+    _headline = "is lost"
     _reason = "every copy of it was lost, and it was not computed again."
     _next = "keep what is needed to make the value again, and submit its task again or put it again."
 
@@ -456,7 +465,9 @@ class ObjectLostError(SkateError):
         super().__init__(
             message
             or _words.compose(
-                f"object {object_id or '(unknown)'}{source} is lost.", why=reason or self._reason, next=self._next
+                f"object {object_id or '(unknown)'}{source} {self._headline}.",
+                why=reason or self._reason,
+                next=self._next,
             )
         )
 
@@ -491,6 +502,7 @@ class ObjectReconstructionFailedError(ObjectLostError):
 class ObjectFetchTimedOutError(ObjectLostError):
     """The object exists, but did not arrive in time from where it is."""
 
+    _headline = "did not arrive in time"
     _reason = "a copy exists, but it did not arrive in time."
     _next = "try again; if it happens often the network or the node that holds it is overloaded."
 
@@ -672,10 +684,11 @@ __all__ = [
     "SkateError", "TaskError", "TaskCancelledError", "GetTimeoutError", "TaskUnschedulableError",
     "TaskPlacementGroupRemoved", "RuntimeEnvSetupError", "SerializationError", "MessageTooLargeError",
     "NotInitializedError", "NotInSkateError", "ForkedProcessError", "WorkerCrashedError", "OutOfMemoryError",
-    "NodeDiedError", "ObjectLostError", "OwnerDiedError", "ObjectFreedError", "ObjectReconstructionFailedError",
-    "ObjectFetchTimedOutError", "ObjectStoreFullError", "OutOfDiskError", "ActorError", "ActorDiedError",
-    "ActorUnavailableError", "ActorUnschedulableError", "ActorPlacementGroupRemoved", "ActorAlreadyExistsError",
-    "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError",
+    "NodeDiedError", "NodeUnreachableError", "ObjectLostError", "OwnerDiedError", "ObjectFreedError",
+    "ObjectReconstructionFailedError", "ObjectFetchTimedOutError", "ObjectStoreFullError", "OutOfDiskError",
+    "ActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError", "ActorPlacementGroupRemoved",
+    "ActorAlreadyExistsError", "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError", "InternalError",
+    "TaskInterrupt", "RayError", "RayTaskError",
     "RayActorError", "RaySystemError", "LocalRayletDiedError", "PlasmaObjectNotAvailable",
 ]
 # fmt: on

@@ -3,7 +3,7 @@
     head: control service, node ──┬── second: node, driver
                                   └── third: node                second and third are cut off from each other
 
-What waits for the path is named by `skate.why`, and goes on soon after healing.
+What waits for the path is named by `skate.why`, goes on soon after healing, and is decided on after the grace.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ LARGE_BYTES = 9_000_000
 SLOW_BYTES = 60_000_000
 #: Everything goes on within 5 s of healing, and a busy machine may add as much again.
 HEALED_WITHIN_S = 10.0
+#: The grace of those tests that wait for its end; a cut is declared after 4 s.
+SHORT_GRACE_S = 6.0
 #: A packet that was lost at its beginning is sent again by TCP after 12.6 s, and then after 25.4 s.
 LONG_CUT_S = 13.5
 
@@ -52,6 +54,13 @@ def either(request: pytest.FixtureRequest, network: Network, tmp_path: Path) -> 
     if request.param == "tls":
         pytest.importorskip("cryptography")
     cluster = HostCluster(network, tmp_path, tls=request.param == "tls")
+    yield cluster
+    cluster.end()
+
+
+@pytest.fixture
+def impatient(network: Network, tmp_path: Path) -> Iterator[HostCluster]:
+    cluster = HostCluster(network, tmp_path, partition_grace_s=SHORT_GRACE_S)
     yield cluster
     cluster.end()
 
@@ -107,6 +116,14 @@ class Story:
             self.driver.do(code, timeout_s)
         return raised.value.kind, raised.value.args[1]
 
+    def fails(self, code: str, kind: str) -> str:
+        """With that kind of error, which names the two nodes."""
+        found, text = self.error_of(code, 2 * SHORT_GRACE_S + WITHIN_S)
+        assert found == kind, text
+        for host in (self.cluster.second, self.cluster.third):
+            assert self.cluster.ids[host][:12] in text, text
+        return text
+
 
 def test_a_cut_between_two_nodes_is_named_and_loses_and_repeats_nothing(either: HostCluster, tmp_path: Path) -> None:
     cluster = either
@@ -155,6 +172,134 @@ reading = later(lambda: digest(skate.get(made)))
     wait_for(
         lambda: "cannot reach each other" not in cluster.command("status"), WITHIN_S, "both to have told of the healing"
     )
+
+
+def test_after_the_grace_a_task_without_retries_fails_and_never_runs_again(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+task = hold.options(**hard, max_retries=0).remote({story.held("task")})
+""")
+    story.wait_begun("task")
+    story.cut()
+    driver.do(f"pinned = hold.options(**hard).remote({story.held('pinned')})")
+    text = story.fails("skate.get(task)", "NodeUnreachableError")
+    assert "may have run" in text
+    assert "has not run" in story.fails("skate.get(pinned)", "NodeUnreachableError")
+    (pid,) = story.pids("task")
+    assert is_alive(pid), "over there nobody knows"
+
+    story.heal()
+    wait_for(lambda: not is_alive(pid), WITHIN_S, "the worker to be ended")
+    assert driver.do("skate.get(where.options(**hard).remote())", HEALED_WITHIN_S) == story.third
+    wait_for(lambda: driver.do("skate.available_resources()['CPU']") == 5, WITHIN_S, "the leases to be returned")
+    assert (story.runs("task"), story.runs("pinned")) == (1, 0)
+
+
+def test_after_the_grace_a_task_with_retries_runs_elsewhere_and_its_late_result_is_ignored(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+soft = dict(scheduling_strategy=at({story.third!r}, soft=True))
+again = hold.options(**soft, max_retries=1).remote({story.held("again")})
+""")
+    story.wait_begun("again")
+    story.cut()
+    wait_for(lambda: story.runs("again") == 2, 2 * SHORT_GRACE_S + WITHIN_S, "it to run again")
+    assert "was sent" not in driver.do("skate.why(again)") or "cannot reach" not in driver.do("skate.why(again)")
+    first, _second = story.pids("again")
+    story.release("again")  # both end: the first has a result that nobody wants
+    assert driver.do("skate.get(again)") in {impatient.ids[impatient.head], impatient.ids[impatient.second]}
+    story.heal()
+    wait_for(lambda: not is_alive(first), WITHIN_S, "the worker of the first attempt to be ended")
+    assert driver.do("skate.get(where.options(**hard).remote())", HEALED_WITHIN_S) == story.third
+    assert driver.do("skate.get(again)") != story.third
+    assert story.runs("again") == 2
+
+
+def test_after_the_grace_calls_of_an_actor_fail_unless_they_may_be_retried(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+once, patient = Keeper.options(**hard).remote(), Keeper.options(**hard, max_task_retries=-1).remote()
+idle = Keeper.options(**hard).remote()
+skate.get(idle.own.remote(1))
+running, retried = once.hold.remote({story.held("running")}), patient.hold.remote({story.held("retried")})
+""")
+    story.wait_begun("running")
+    story.wait_begun("retried")
+    story.cut()
+    driver.do(f"unsent = idle.hold.remote({story.held('unsent')})")
+    for call in ("running", "unsent"):
+        story.fails(f"skate.get({call})", "ActorUnavailableError")
+    assert driver.do("skate.wait([retried], timeout=0)[0] == []")
+    for name in ("running", "retried", "unsent"):
+        story.release(name)
+    story.heal()
+    assert driver.do("skate.get(retried)", HEALED_WITHIN_S) == story.third
+    assert len(driver.do("[str(ref) for ref in skate.get(idle.own.remote(1))]", HEALED_WITHIN_S)) == 2
+    assert len(driver.do("[str(ref) for ref in skate.get(once.own.remote(1))]", HEALED_WITHIN_S)) == 2, "it lives"
+    runs = [story.runs(name) for name in ("running", "retried", "unsent")]
+    assert runs == [1, 1, 0], "a call that failed before it began does not begin after healing"
+
+
+def test_after_the_grace_reads_fail_unless_there_is_another_copy_and_succeed_after_healing(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+made, copied = (make.options(**hard).remote(seed, {LARGE_BYTES}) for seed in (1, 2))
+skate.wait([made, copied], num_returns=2)
+skate.get(read.options(resources={{"head": 1}}, num_cpus=0).remote([copied]))
+owner = Keeper.options(**hard).remote()
+owned, pending = skate.get(owner.own.remote("small"))
+""")
+    story.cut()
+    story.driver.do("reading = later(lambda: digest(skate.get(made)))")
+    story.wait_named("made")
+    assert driver.do("digest(skate.get(copied))") == digest(noise(2, LARGE_BYTES)), "there is a copy on the head"
+    story.wait_named("owned")
+    for code in ("reading.result()", "skate.get(owned)", "skate.get(pending)"):
+        story.fails(code, "ObjectFetchTimedOutError")
+    story.heal()
+    assert driver.do("digest(skate.get(made))", HEALED_WITHIN_S) == digest(noise(1, LARGE_BYTES))
+    wait_for(lambda: driver.do("attempt(lambda: skate.get(owned))") == "small", HEALED_WITHIN_S, "its owner to answer")
+    driver.do("skate.kill(owner)")
+
+
+def test_after_the_grace_a_task_whose_argument_is_out_of_reach_fails_or_is_tried_again(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    """The driver reaches both nodes; the node of the task does not reach the one that has its argument."""
+    story = Story(impatient, tmp_path)
+    driver = impatient.driver(impatient.head)
+    driver.do(f"""
+made = make.options(resources={{"second": 1}}, num_cpus=0).remote(1, {LARGE_BYTES})
+there = dict(scheduling_strategy=at({story.third!r}), num_cpus=0)
+skate.wait([made]), skate.get(where.options(**there).remote())
+""")
+    story.driver.do("skate.get(where.options(**hard).remote())")  # so that the two have to do with each other
+    story.cut()
+    driver.do("""
+once = digest_of.options(**there, max_retries=0).remote(made)
+again = digest_of.options(**there, max_retries=-1).remote(made)
+""")
+    with pytest.raises(DriverError) as raised:
+        driver.do("skate.get(once)", 2 * SHORT_GRACE_S + WITHIN_S)
+    kind, text = raised.value.args
+    assert "ObjectFetchTimedOutError" in kind
+    for host in (impatient.second, impatient.third):
+        assert impatient.ids[host][:12] in text, text
+    assert driver.do("skate.wait([again], timeout=0)[0] == []"), "it is tried again"
+    story.heal()
+    assert driver.do("skate.get(again)", HEALED_WITHIN_S) == digest(noise(1, LARGE_BYTES))
 
 
 def test_work_goes_on_soon_after_a_long_cut(cluster: HostCluster, tmp_path: Path) -> None:
@@ -231,3 +376,7 @@ def test_tasks_that_may_run_anywhere_avoid_a_node_that_cannot_be_reached(cluster
     story.heal()
     assert driver.do("skate.get(task)", HEALED_WITHIN_S) == story.third
     wait_for(lambda: driver.do(liked) == story.third, HEALED_WITHIN_S, "it to be used again")
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

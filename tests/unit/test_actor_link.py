@@ -330,6 +330,18 @@ def test_the_end_of_an_old_life_says_nothing_of_what_the_new_one_has_read() -> N
     assert take(link) == [], "B has not been read"
 
 
+def test_when_it_could_not_be_reached_for_too_long_calls_with_retries_wait_on_and_are_not_sent_again() -> None:
+    link = link_to()
+    calls = [call(number) for number in range(4)]
+    submit(link, *calls[:3])
+    assert take(link) == calls[:3]
+    submit(link, calls[3])
+    assert link.cut_off(lambda task: task in calls[1:3]) == [(calls[0], True), (calls[3], False)]
+    assert list(link.inflight.values()) == calls[1:3]
+    assert take(link) == []
+    link.validate()
+
+
 def test_the_dead_stay_dead() -> None:
     """Who kills an actor takes it to be dead at once; that it had just come to life may be heard after that."""
     link = link_to(PENDING, 1, b"")
@@ -433,6 +445,8 @@ class Sent(msgspec.Struct):
     retries: int
     used: int = 0
     cancelled: bool = False
+    #: It was given up because the process could not be reached for too long.
+    cut_off: bool = False
     #: How often it was sent, and how often it ran.
     sent: int = 0
     ran: int = 0
@@ -561,6 +575,18 @@ class Schedules(RuleBasedStateMachine):
         self.link.unready.discard(unready[which % len(unready)])
         self.push()
 
+    @precondition(lambda self: self.link.state is ALIVE and self.link.life == self.link.sent_life)
+    @rule()
+    def the_grace_of_a_cut_is_over(self) -> None:
+        inflight = list(self.link.inflight)
+        for task, was_sent in self.link.cut_off(self.may_run_again):
+            sent = self.calls[task.id]
+            assert was_sent == (task.id in inflight)
+            assert sent.cancelled or sent.used == sent.retries
+            sent.answers.append("cancelled" if sent.cancelled else "failed")
+            sent.cut_off = was_sent
+        assert [id for id in inflight if id in self.link.inflight] == list(self.link.inflight), "the order stays"
+
     @rule()
     def end_the_present_life(self) -> None:
         self.link.dying()
@@ -593,6 +619,9 @@ class Schedules(RuleBasedStateMachine):
                 self.push()
             else:
                 assert isinstance(message, bytes)
+                if self.calls[message].cut_off:
+                    assert message not in link.inflight
+                    continue  # its late result is ignored
                 assert link.inflight.pop(message).id == message, "a result that nobody waits for"
                 self.calls[message].answers.append("value")
                 self.push()

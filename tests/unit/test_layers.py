@@ -39,6 +39,7 @@ LAYERS: list[set[str]] = [
     {
         "_alias",
         "_config",
+        "_error_base",
         "_error_text",
         "_limits",
         "_message_limits",

@@ -142,6 +142,17 @@ class ActorLink:
         self.inflight.clear()
         self.acknowledged = True
 
+    def cut_off(self, may_wait_on: Callable[[Task], bool]) -> list[tuple[Task, bool]]:
+        """The process lives and could not be reached for too long. The calls that are given up, and whether each was
+        sent. What may wait on stays where it is: nothing is sent a second time, and the order stays."""
+        sent = [task for task in self.inflight.values() if not may_wait_on(task)]
+        for task in sent:
+            del self.inflight[task.id]
+        unsent = [task for task in self.queue if task.id not in self.unready and not may_wait_on(task)]
+        for task in unsent:
+            self.queue.remove(task)
+        return [*((task, True) for task in sent), *((task, False) for task in unsent)]
+
     def judge(self, may_run_again: Callable[[Task], bool]) -> list[Task]:
         """Decide on what was lost, if that can be done by now; returns the calls that have failed.
 

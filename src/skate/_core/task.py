@@ -95,7 +95,7 @@ class ResultExtra(msgspec.Struct, array_like=True, gc=False):
     cancelled: bool = False
     #: Number of items that a streaming generator made.
     items: int = 0
-    #: One that was stopped had begun.
+    #: One that was stopped had begun. One that failed had not, if a node that has an argument could not be reached.
     began: bool = True
     #: Of a task that failed or was stopped: so many of its returns may have been stored by then, and are nobody's.
     left: int = 0

@@ -4,6 +4,7 @@
                    ◀──Pong──
     cut off ──▶ control service (Unreached), transfers (other sources), demands (other nodes)
     healed  ──▶ the same, and the channels of processes get new connections at once
+    grace over ──▶ processes (Unreachable): what may be retried is, the rest fails
 
 Owns:      the heartbeats on links, and the state of each node (`_core/reachability.py`, which decides).
 Knows not: tasks, calls and objects.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core import reachability as core
 from skate._core.ids import node_of
 from skate._wire import cluster
+from skate._wire import messages as wire
 from skate._wire.link import Link
 
 if TYPE_CHECKING:
@@ -85,6 +87,26 @@ class Reach:
                     self._neighbours.bridges.renew(node)
                     self._neighbours.transfers.on_healed(node)
                     self._daemon.demands.on_news()
+                case core.GraceOver(node, cut_s):
+                    self._on_grace_over(node, cut_s)
+
+    def _on_grace_over(self, node: int, cut_s: float) -> None:
+        member = self._neighbours.members.get(node)
+        if member is None:
+            return
+        names = self._names(node)
+        log.warning("%s have not reached each other for %.1f s: what waits for that is given up.", names, cut_s)
+        reason = (
+            f"{names} have not reached each other for {cut_s:.1f} s, which is longer than partition_grace_s "
+            f"({self._nodes.grace_s:g} s). Check the network between the two."
+        )
+        # What waits for a lease there goes first: what is sent again because of the message waits for the next grace.
+        self._daemon.demands.on_unreachable(member.view.id, reason)
+        self._neighbours.transfers.on_unreachable(node, reason)
+        message = wire.Unreachable(node, reason)
+        for process in list(self._daemon.processes.values()):
+            if process.ready:
+                process.channel.send(message)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

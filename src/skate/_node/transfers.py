@@ -121,6 +121,8 @@ class Transfers:
         self._unasked: dict[int, list[cluster.AskChunk]] = {}
         #: Questions for a source that are asked after a pause.
         self._locate_later: dict[bytes, Timer] = {}
+        #: Why pins fail that wait for a node that could not be reached for too long.
+        self._out_of_reach = ""
         self._chunks: dict[int, Chunk] = {}
         self._tags = itertools.count(1)
         self._outlets: dict[int, Outlet] = {}
@@ -221,6 +223,9 @@ class Transfers:
                 case core.Refused(object, _, why):
                     self._places.pop(object, None)
                     self._refuse(object, why)
+                case core.OutOfReach(object):
+                    self._places.pop(object, None)
+                    self._fail_pins(object)
                 case core.FreeRoom(room):
                     self._give_up(room)
 
@@ -596,6 +601,19 @@ class Transfers:
             if timer is not None:  # otherwise the question is on its way
                 timer.cancel()
                 self._locate(object)
+
+    def on_unreachable(self, node: int, reason: str) -> None:
+        """It could not be reached for too long: whoever waits for what only that node has is told."""
+        member = self._neighbours.members.get(node)
+        if member is not None:
+            self._out_of_reach = reason
+            self._do(self._pulls.grace_over(member.view.id))
+
+    def _fail_pins(self, object: bytes) -> None:
+        for key, (message, missing) in list(self._pins.items()):
+            if object in missing:
+                self._end_pin(key)
+                self._daemon.send(key[0], wire.FetchFailed(message.request, object, self._out_of_reach))
 
     def on_node_gone(self, node: int) -> None:
         self._invited.discard(node)

@@ -25,8 +25,8 @@ from skate._core.ids import node_at, node_of, place_of, return_id, size_at
 from skate._serialize.values import Serialized
 from skate._store.layout import align, view_bytes
 from skate._store.seals import Seals
-from skate._wire.messages import Allocate, Allocated, Free, Pin, Pinned, ReturnSpace, StoreFull, Unpin
-from skate.exceptions import ObjectStoreFullError, OutOfDiskError
+from skate._wire.messages import Allocate, Allocated, FetchFailed, Free, Pin, Pinned, ReturnSpace, StoreFull, Unpin
+from skate.exceptions import ObjectFetchTimedOutError, ObjectStoreFullError, OutOfDiskError
 
 #: Largest chunk that a process carves small objects from; a 64th of a small arena if that is less.
 CHUNK_BYTES_MAX = 16 << 20
@@ -195,6 +195,8 @@ class StoreClient:
                 raise TimeoutError
             if isinstance(reply, StoreFull):
                 raise self._full(reply, sum(map(size_at, missing.values())))
+            if isinstance(reply, FetchFailed):
+                raise ObjectFetchTimedOutError(object_id=reply.id.hex(), reason=reply.reason)
             assert isinstance(reply, Pinned)
             for id, (offset, size) in zip(missing, reply.at, strict=True):
                 found[id] = None if offset < 0 else self._lay_over(id, offset, size)

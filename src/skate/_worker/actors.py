@@ -402,6 +402,36 @@ class Actors:
             peer.link.gone(peer.life)
             self._judge(peer.link)
 
+    def on_unreachable(self, node: int, reason: str) -> None:
+        """That node could not be reached for too long. A call with retries left uses one up, and waits on: it is still
+        on its way, and is answered when the path has healed. The others fail, and are not begun after that."""
+        for link in list(self._links.values()):
+            if link.inflight and node_of(link.sent_process) == node and link.sent_life != link.life:
+                link.gone(link.sent_life)  # the actor lives elsewhere by now
+                self._judge(link)
+            if not link.pending or node_of(link.sent_process if link.inflight else link.process) != node:
+                continue
+            for task, was_sent in link.cut_off(self._may_wait_on):
+                entry = self._table.entries[task.id]
+                if was_sent:
+                    self._runtime.peers.get(link.sent_process).send(m.Cancel(task.id, False, queued_only=True))
+                    self._runtime.outcomes.note_left(entry, node)
+                error: BaseException = ActorUnavailableError(
+                    actor_id=link.id.hex(), actor_name=link.name, reason=reason
+                )
+                if entry.pending is not None and entry.pending.cancelled:
+                    error = TaskCancelledError(task_name=entry.call.name, was_running=was_sent)
+                self._runtime.outcomes.fail(task.id, entry, error)
+            self.settle(link)
+
+    def _may_wait_on(self, task: Task) -> bool:
+        entry = self._table.entries[task.id]
+        if (entry.pending is not None and entry.pending.cancelled) or not self._runtime.outcomes.retries_left(entry):
+            return False
+        entry.pending = entry.pending or Pending()
+        entry.pending.retries += 1
+        return True
+
     def on_state(self, message: m.ActorState) -> None:
         link = self._links.get(message.actor)
         if link is None:

@@ -29,12 +29,13 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from skate._core.ids import node_of
 from skate._core.ownership import Entry
 from skate._core.task import RefInfo
 from skate._serialize.failures import failure_of
 from skate._wire.messages import Borrow, Borrowed, Fetch, Fetched, Release
 from skate._worker.peers import Peer
-from skate.exceptions import ObjectLostError, OwnerDiedError
+from skate.exceptions import ObjectFetchTimedOutError, ObjectLostError, OwnerDiedError
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
@@ -62,7 +63,11 @@ class Borrowing:
         self._table = runtime.table
         #: Borrowed objects whose value was asked for.
         self._fetching: set[bytes] = set()
+        #: Those whose owner could not be reached for too long: errors, until its answer comes after all.
+        self._timed_out: set[bytes] = set()
         self._requests = 0
+        #: Registrations that are not waited for any longer, for the same reason.
+        self._late: set[int] = set()
         self._unanswered: dict[int, Registration] = {}
         #: The last of them for objects that their owner did not know any more.
         self._refused: deque[int] = deque(maxlen=REFUSED_MAX)
@@ -105,6 +110,10 @@ class Borrowing:
         id = message.id
         self._fetching.discard(id)
         entry = self._table.entries.get(id)
+        if id in self._timed_out:
+            self._timed_out.discard(id)
+            if entry is not None:
+                entry.value = None
         if entry is None or entry.value is not None:
             self.decline([ref for ref in message.contained if ref.owner == peer.process_id])
             return
@@ -172,7 +181,7 @@ class Borrowing:
         return self._requests
 
     def answered(self, request: int) -> bool:
-        return request not in self._unanswered
+        return request not in self._unanswered or request in self._late
 
     def on_borrow(self, peer: Peer, message: Borrow) -> None:
         known = self._table.add_borrower(message.id, message.borrower)
@@ -196,6 +205,7 @@ class Borrowing:
         return request in self._refused
 
     def _answer(self, request: int) -> None:
+        self._late.discard(request)
         container = self._unanswered.pop(request).container
         if container is not None:
             self._table.unhold((container,))
@@ -209,6 +219,7 @@ class Borrowing:
         by_owner: defaultdict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
         for id, entry in freed:
             self._fetching.discard(id)
+            self._timed_out.discard(id)
             if entry.registered:
                 by_owner[entry.owner].append((id, entry.registered))
         for owner, registrations in by_owner.items():
@@ -243,12 +254,24 @@ class Borrowing:
     def on_peer_dead(self, peer: Peer) -> None:
         for id in self._table.forget_process(peer.process_id):
             self._fetching.discard(id)
+            self._timed_out.discard(id)
             entry = self._table.entries[id]
             if entry.value is None:
                 self._table.resolve(id, entry, failure_of(OwnerDiedError(object_id=id.hex(), owner_pid=peer.pid)))
         # Nobody will answer; what waited for the answers goes on.
         for request in [number for number, asked in self._unanswered.items() if asked.owner == peer.process_id]:
             self._answer(request)
+
+    def on_unreachable(self, node: int, reason: str) -> None:
+        """Owners on that node could not be reached for too long: whoever waits for a value of theirs gets an error.
+        Their answers may still come, and then count."""
+        for id in list(self._fetching):
+            entry = self._table.entries.get(id)
+            if entry is not None and entry.value is None and node_of(entry.owner) == node:
+                self._timed_out.add(id)
+                error = ObjectFetchTimedOutError(object_id=id.hex(), reason=reason)
+                self._table.resolve(id, entry, failure_of(error))
+        self._late.update(number for number, asked in self._unanswered.items() if node_of(asked.owner) == node)
 
     def statistics(self) -> dict[str, Any]:
         return {"fetching": len(self._fetching), "registrations": len(self._unanswered)}

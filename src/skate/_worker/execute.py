@@ -47,7 +47,7 @@ from skate._worker.cancellation import Cancellation
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
-from skate._worker.loading import load_arguments
+from skate._worker.loading import OutOfReach, load_arguments
 from skate._worker.output import end_as_a_program, flush_output
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer, WrongReturn
@@ -441,18 +441,22 @@ class Executor:
             return self.failed(peer, task, error)
 
     def failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
+        began = type(error) is not OutOfReach
         failure, inside = self.failure_of(task, error)
         arguments = task.extra.refs if task.extra is not None else []
         kept = self.settle(peer, arguments, inside) if arguments or inside else []
         left = self.storing.pop(task.id, 0)
-        if not kept and not inside and not left:
+        if not kept and not inside and not left and began:
             return Result(task.id, failure)
-        return Result(task.id, failure, ResultExtra(kept=kept, contained=[inside] if inside else [], left=left))
+        contained = [inside] if inside else []
+        return Result(task.id, failure, ResultExtra(kept=kept, contained=contained, left=left, began=began))
 
     def failure_of(self, task: Task, error: BaseException) -> tuple[Failure, list[RefInfo]]:
         """What a task raised, as a value; and the references inside it, which are held for the result."""
         if type(error) is WrongReturn:
             error = ValueError(str(error))  # without a traceback: only our own frames would be in it
+        if type(error) is OutOfReach and error.__cause__ is not None:
+            error = error.__cause__
         with collecting_refs() as refs:
             failure = failure_of(error, function_name=self._task_name(task), pid=os.getpid())
         if refs:

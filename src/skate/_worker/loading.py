@@ -6,16 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core.task import ALL_ARGUMENTS, Arg, Extra, Task
 from skate._serialize.values import deserialize
+from skate.exceptions import ObjectFetchTimedOutError
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
+
+
+class OutOfReach(Exception):
+    """An argument of a task lies on a node that could not be reached for too long: the task has not begun."""
 
 
 def load_arguments(runtime: Runtime, task: Task, extra: Extra) -> tuple[list[Any], dict[str, Any]]:
     if not extra.args:
         return _split(deserialize(task.args) if task.args else ())
     stored = {arg.id: arg.value for arg in extra.args if isinstance(arg.value, int)}
-    views = dict(zip(stored, runtime.store.views(list(stored.items())), strict=True)) if stored else {}
+    try:
+        views = dict(zip(stored, runtime.store.views(list(stored.items())), strict=True)) if stored else {}
+    except ObjectFetchTimedOutError as error:
+        raise OutOfReach from error
     late = _fetch(runtime, [arg for arg in extra.args if arg.late])
     loaded: Any = deserialize(task.args) if task.args else ()
     values: list[tuple[int | str, Any]] = []

@@ -80,7 +80,7 @@ class Outcomes:
             self.fail(id, entry, TaskCancelledError(task_name=entry.call.name, was_running=extra.began))
             return
         if type(result.value) is Failure:
-            if self._may_retry(entry, result.value):
+            if self._may_retry(entry, result.value, began=extra is None or extra.began):
                 self._retry(id, entry)
                 return
             count = max(1, entry.call.num_returns)
@@ -103,7 +103,7 @@ class Outcomes:
     ) -> None:
         """A generator with num_returns=n raised: the last of the values is the error, and the returns from there on."""
         node, made, wanted = node_of(peer.process_id), len(values) - 1, entry.call.num_returns
-        if self._may_retry(entry, values[-1]):
+        if self._may_retry(entry, values[-1], began=True):
             self.note_left(entry, node, made)
             for refs in contained:
                 self._runtime.borrowing.decline(refs)
@@ -168,13 +168,14 @@ class Outcomes:
 
     # -- again ------------------------------------------------------------------------------------------------------
 
-    def _may_retry(self, entry: Entry, failure: Failure) -> bool:
+    def _may_retry(self, entry: Entry, failure: Failure, *, began: bool) -> bool:
+        """What has not begun, because its arguments could not be brought to its worker, did not raise anything."""
         wanted = entry.call.retry_exceptions
-        if not wanted or (entry.pending is not None and entry.pending.cancelled):
+        if (began and not wanted) or (entry.pending is not None and entry.pending.cancelled):
             return False
         if not self.retries_left(entry):
             return False
-        if wanted is True:
+        if wanted is True or not began:
             return True
         error = error_of(failure)
         # It arrives as a TaskError, which is an Exception whatever the task has raised: that is its cause.

@@ -273,7 +273,7 @@ class Runtime:
                 self.submitter.on_short(message)
             case m.LeaseReclaim():
                 self.submitter.on_reclaim(message)
-            case m.Allocated() | m.Pinned() | m.StoreFull() | m.Answer():
+            case m.Allocated() | m.Pinned() | m.StoreFull() | m.FetchFailed() | m.Answer():
                 self.requests.on_reply(message)
             case m.PeerConnected():
                 sock = socket.socket(fileno=self._control.fds.popleft())
@@ -296,6 +296,10 @@ class Runtime:
                 self.submitter.on_capacity()
             case m.CollectGarbage():
                 self._collect_garbage(message.round)
+            case m.Unreachable():
+                from skate._worker.unreachable import on_unreachable
+
+                on_unreachable(self, message)
             case m.Goodbye():
                 self._said_goodbye = True
                 self.node_stays = message.stays

@@ -48,6 +48,7 @@ from skate._worker.calls import Lease, SchedulingClass
 from skate._worker.peers import Peer
 from skate.exceptions import (
     NodeDiedError,
+    NodeUnreachableError,
     OutOfMemoryError,
     RuntimeEnvSetupError,
     TaskCancelledError,
@@ -370,6 +371,8 @@ class Submitter:
             error: Exception
             if message.removed:
                 error = TaskPlacementGroupRemoved()
+            elif message.unreachable:
+                error = NodeUnreachableError(task_name=entry.call.name, reason=message.unreachable)
             elif message.reason:
                 error = RuntimeEnvSetupError(task_name=entry.call.name, reason=message.reason)
             else:
@@ -502,6 +505,18 @@ class Submitter:
             task.extra.once = True
         self._requeue(lease.cls, again)
         self.push(lease.cls)
+
+    def give_up(self, node: int) -> list[Lease]:
+        """That node could not be reached for too long: its leases, which are forgotten here."""
+        leases = [lease for lease in self._leases.values() if node_of(lease.peer.process_id) == node]
+        for lease in leases:
+            self._forget(lease)
+            lease.peer.lease = None
+        return leases
+
+    def run_again(self, cls: SchedulingClass, tasks: list[Task]) -> None:
+        self._requeue(cls, tasks)
+        self.push(cls)
 
     def _let_rest(self, task: Task, entry: Entry, kill: MemoryKill, pause_s: float) -> None:
         """Send it again after a while, unless it is cancelled by then."""

@@ -167,6 +167,9 @@ from skate._wire.messages.local import (
     Events as Events,
 )
 from skate._wire.messages.local import (
+    FetchFailed as FetchFailed,
+)
+from skate._wire.messages.local import (
     Free as Free,
 )
 from skate._wire.messages.local import (
@@ -245,6 +248,9 @@ from skate._wire.messages.local import (
     Unpin as Unpin,
 )
 from skate._wire.messages.local import (
+    Unreachable as Unreachable,
+)
+from skate._wire.messages.local import (
     Welcome as Welcome,
 )
 from skate._wire.messages.local import (
@@ -263,9 +269,8 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Free, Define, Undefine, Tasks, Results, Recall, Returned, Ready, Cancel, Yielded, Consumed, CloseStream, AskTask,
     Fetch, Fetched, Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted,
     ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
-    Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm,
-    Refused,
-    CollectGarbage, GarbageCollected,
+    Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm, Refused, CollectGarbage, GarbageCollected, Unreachable,
+    FetchFailed,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

@@ -216,6 +216,16 @@ class LeasesShort(Message, tag=28):
     count: int
 
 
+class Unreachable(Message, tag=116):
+    """Daemon → its processes: that node could not be reached for longer than the grace. What waits for it is decided
+    on: run again elsewhere, or failed. Said again after each further grace, for as long as the cut lasts. No reply."""
+
+    #: The number of the node.
+    node: int
+    #: Names the two nodes.
+    reason: str
+
+
 class LeaseReturn(Message, tag=22):
     """Owner → daemon: I do not need it any more; nothing of mine is on it."""
 
@@ -240,6 +250,8 @@ class LeaseInfeasible(Message, tag=24):
     nowhere: str = ""
     #: The placement group that it was to run in was removed.
     removed: bool = False
+    #: Set when the only node that can serve it could not be reached for too long: names the two nodes.
+    unreachable: str = ""
 
 
 class LeaseStarted(Message, tag=25):
@@ -342,6 +354,14 @@ class Pinned(Message, tag=46):
 
     request: int
     at: list[tuple[int, int]]
+
+
+class FetchFailed(Message, tag=117):
+    """Daemon → process, instead of Pinned: only a node that could not be reached for too long has that object."""
+
+    request: int
+    id: bytes
+    reason: str
 
 
 class Unpin(Message, tag=47):
