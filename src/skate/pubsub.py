@@ -6,7 +6,8 @@
             print(message.decode())
 
 All subscribers of a topic hear its messages in the same order. Each namespace has topics of its own. Messages are bytes
-of at most a megabyte: what is larger belongs into an object.
+of at most a megabyte: what is larger belongs into an object. A subscriber that does not keep up hears the newest, and
+`Subscription.missed` counts the others.
 """
 
 from __future__ import annotations

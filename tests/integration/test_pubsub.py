@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import threading
 
 import pytest
 
 import skate
+from skate._core.mailbox import BYTES_MAX
+from skate._worker import current
+from waiting import wait_for
 
 
 @skate.remote(resources={"second": 1})
@@ -119,3 +124,63 @@ def test_shutdown_wakes_who_waits() -> None:
 def test_what_cannot_be_published_is_refused(topic: object, message: object, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"pubsub\.publish"):
         skate.pubsub.publish(topic, message)  # type: ignore[arg-type]
+
+
+def resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@skate.remote(resources={"second": 1})
+class Sleeper:
+    """A subscriber that can be stopped."""
+
+    def __init__(self) -> None:
+        self.subscription = skate.pubsub.subscribe("news")
+
+    def pids(self) -> tuple[int, int]:
+        """Its own, and that of its daemon."""
+        return os.getpid(), current.get_runtime().welcome.daemon_pid
+
+    def heard(self) -> tuple[int, int, bytes]:
+        """Messages that it has, messages that it missed, and the last of the first."""
+        messages = [self.subscription.get() for _ in range(len(self.subscription._messages))]
+        return len(messages), self.subscription.missed, messages[-1] if messages else b""
+
+
+def test_what_waits_for_a_stopped_subscriber_is_bounded_and_what_was_dropped_is_counted(anywhere: None) -> None:
+    count, size = 300, 1 << 20
+    sleeper = Sleeper.remote()
+    pid, daemon = skate.get(sleeper.pids.remote())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        before = resident_bytes(daemon)
+        for number in range(count):
+            assert skate.pubsub.publish("news", number.to_bytes(4, "big") + bytes(size - 4)) == 1
+        grown = resident_bytes(daemon) - before
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert grown < 2 * BYTES_MAX, f"the daemon has grown by {grown >> 20} MiB"
+    heard = 0
+
+    def all_is_told() -> bool:
+        nonlocal heard
+        have, missed, last = skate.get(sleeper.heard.remote())
+        heard += have
+        return heard + missed == count and (not last or last[:4] == (count - 1).to_bytes(4, "big"))
+
+    wait_for(all_is_told, 30, "every message to be heard or counted as missed")
+    assert count - heard >= (count * size - 2 * BYTES_MAX) // size
+
+
+def test_what_a_subscriber_does_not_take_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skate._worker.subscriptions.BYTES_MAX", 1000)
+    with skate.init(num_cpus=1), skate.pubsub.subscribe("news") as subscription:
+        for size in (400, 400, 400, 5000, 10):
+            skate.pubsub.publish("news", bytes(size))
+        skate.pubsub.publish("last", b"")  # what comes before it has come
+        assert [len(subscription.get())] == [10]
+        assert subscription.missed == 4
+        skate.pubsub.publish("news", bytes(5000))  # one is kept, whatever its size
+        assert len(subscription.get()) == 5000
+        assert subscription.missed == 4

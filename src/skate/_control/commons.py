@@ -10,19 +10,20 @@ from typing import Any
 from skate._control.backend import Backend, Memory
 from skate._control.functions import Functions
 from skate._control.kv import KeyValues
-from skate._control.topics import Send, Topics
+from skate._control.topics import Publish, Send, Topics
 from skate._wire import messages as wire
 
 MESSAGES = (wire.Define, wire.Undefine, wire.KeyValue, wire.Topic)
 
 
 class Commons:
-    def __init__(self, send: Send, backend: Backend | None = None) -> None:
+    def __init__(self, send: Send, publish: Publish, backend: Backend | None = None) -> None:
+        """publish: sends to subscribers, who may be slow."""
         self._send = send
         backend = backend or Memory()
         self.functions = Functions(backend)
         self.key_values = KeyValues(backend)
-        self._topics = Topics(send)
+        self._topics = Topics(publish)
 
     def handle(self, process_id: bytes, message: wire.Define | wire.Undefine | wire.KeyValue | wire.Topic) -> None:
         if isinstance(message, wire.Define | wire.Undefine):

@@ -23,6 +23,7 @@ from skate._control.backend import Backend
 from skate._control.events import EventLog
 from skate._control.groups import GROUP_REMOVED, GroupService
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
+from skate._control.mailboxes import Mailboxes
 from skate._control.placing import Placing
 from skate._control.refusals import instead_of
 from skate._core import membership as core
@@ -43,11 +44,14 @@ log = logging.getLogger("skate")
 NEWS_S = 0.1
 #: Jobs that are remembered; the oldest make room for the newest.
 JOBS_MAX = 1000
+#: What is published for a node that does not read is tried again after this time.
+PUBLISH_AGAIN_S = 0.02
 
 
 class Control:
     def __init__(self, loop: EventLoop, on_end: Callable[[str], None], backend: Backend | None = None) -> None:
-        self._commons = commons.Commons(self.send, backend)
+        self._mailboxes = Mailboxes(self.send, self._is_congested)
+        self._commons = commons.Commons(self.send, self._publish, backend)
         self._events = EventLog()
         self._loop = loop
         self._end = on_end
@@ -351,6 +355,21 @@ class Control:
     def send(self, process_id: bytes, message: wire.Message) -> None:
         node = self._by_number.get(node_of(process_id), b"")
         self._send_to_node(node, cluster.ToProcess(process_id, message))  # type: ignore[arg-type]
+
+    def _publish(self, process_id: bytes, message: wire.Published) -> None:
+        was_empty = not self._mailboxes
+        self._mailboxes.deliver(process_id, message)
+        if was_empty and self._mailboxes:
+            self.call_later(PUBLISH_AGAIN_S, self._publish_waiting)
+
+    def _publish_waiting(self) -> None:
+        self._mailboxes.send_waiting()
+        if self._mailboxes:
+            self.call_later(PUBLISH_AGAIN_S, self._publish_waiting)
+
+    def _is_congested(self, process_id: bytes) -> bool | None:
+        link = self._links.get(self._by_number.get(node_of(process_id), b""))
+        return link.has_backlog if link is not None else None
 
     def _send_to_node(self, node: bytes, message: wire.Message) -> None:
         link = self._links.get(node)

@@ -11,11 +11,12 @@ from skate._core.ids import node_of
 from skate._wire import messages as wire
 
 Send = Callable[[bytes, wire.Message], None]
+Publish = Callable[[bytes, wire.Published], None]
 
 
 class Topics:
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
         #: By namespace and topic; none of them is empty.
         self._subscribers: dict[tuple[str, str], set[bytes]] = {}
 
@@ -29,7 +30,7 @@ class Topics:
                 self._forget(key, lambda process: process == process_id)
             case "publish":
                 for subscriber in self._subscribers.get(key, ()):
-                    self._send(subscriber, wire.Published(message.namespace, message.topic, message.data))
+                    self._publish(subscriber, wire.Published(message.namespace, message.topic, message.data))
             case _:
                 raise ValueError(f"nobody knows how to {message.what!r} a topic")
         return len(self._subscribers.get(key, ()))

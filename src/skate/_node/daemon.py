@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from skate._control import commons
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
-from skate._control.refusals import instead_of
+from skate._control.mailboxes import Mailboxes
 from skate._core import lease_events as leases
 from skate._core.actors import ended_with_node
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
@@ -50,6 +50,7 @@ from skate._node.lobby import Lobby, complain, lobby_name
 from skate._node.logs import LastLines, Stream
 from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
+from skate._node.oversize import on_refusal, on_unsent
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
 from skate._node.system import LOOPBACK, is_stopped, resources_of, wait_writable
@@ -164,7 +165,8 @@ class Daemon:
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
         #: None: the control service has them.
-        self.commons = commons.Commons(self.send) if self.neighbours is None else None
+        self.mailboxes = Mailboxes(self.send, self._is_congested)
+        self.commons = commons.Commons(self.send, self.mailboxes.deliver) if self.neighbours is None else None
         self.actors = Actors(self)
         self.groups = Groups(self)
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
@@ -199,6 +201,8 @@ class Daemon:
             self.loop.run_once(min((deadline for deadline in deadlines if deadline is not None), default=None))
             self._act_on_deadlines(time.monotonic())
             self.output.send()
+            if self.mailboxes:
+                self.mailboxes.send_waiting()
         self._end()
 
     def _act_on_deadlines(self, now: float) -> None:
@@ -223,15 +227,13 @@ class Daemon:
             try:
                 process.channel.send(message, fds)
             except TooLarge as error:
-                self._on_unsent(process, message, error)
+                on_unsent(self, process, message, error)
         elif self.neighbours is not None and node_of(process_id) != self.number:
             self.neighbours.send_to_process(process_id, message)
 
-    def _on_unsent(self, process: Process, message: Message, error: TooLarge) -> None:
-        """A worker that is not told what it should become is of no use. All else that cannot be split is small."""
-        sys.stderr.write(f"skate: pid {self.pids[process.id]} was not told something: {error}\n")
-        if isinstance(message, wire.StartActor):
-            self.pool.kill(process.id, f"it was to become an actor, and {error}")
+    def _is_congested(self, process_id: bytes) -> bool | None:
+        process = self.processes.get(process_id)
+        return process.channel.has_backlog if process is not None else None
 
     def describe_process(self, process_id: bytes) -> str:
         process = self.processes.get(process_id)
@@ -352,18 +354,6 @@ class Daemon:
             self.loop.call_at(when, lambda: self.pool.kill(process.id, reason))
         else:
             self.pool.kill(process.id, f"it broke the protocol: {error}")
-
-    def _on_refusal(self, process: Process, refusal: wire.Refusal) -> None:
-        """It sent what is too large; the rest of what it says is heard."""
-        reply = instead_of(refusal.values, refusal.reason)
-        if isinstance(reply, wire.KillActor):
-            self.handle(process, reply)
-        elif reply is not None:
-            self.send(process.id, reply)
-        else:
-            sys.stderr.write(
-                f"skate: pid {self.pids[process.id]} sent a message that was not taken: {refusal.reason}\n"
-            )
 
     def _on_store_message(self, process: Process, message: Any) -> None:
         self.store.handle(process.id, message, time.monotonic())
@@ -680,7 +670,7 @@ HANDLERS: dict[type, Any] = {
     wire.Prefetch: Daemon._on_prefetch,
     wire.Unpin: Daemon._on_store_message,
     wire.Free: Daemon._on_free,
-    wire.Refusal: Daemon._on_refusal,
+    wire.Refusal: on_refusal,
     wire.GarbageCollected: Daemon._on_garbage_collected,
 }
 

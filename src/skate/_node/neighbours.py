@@ -197,6 +197,8 @@ class Neighbours:
                 for node, reason in message.gone:
                     self._on_node_gone(node, reason)
                 self._daemon.demands.on_news()
+            case cluster.ToProcess(process, wire.Published() as published):
+                self._daemon.mailboxes.deliver(process, published)
             case cluster.ToProcess(process, inner):
                 self._daemon.send(process, inner)
             case cluster.PlaceActor(actor, info, job):

@@ -16,8 +16,9 @@ from skate._wire.messages import Published, Topic
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
-#: Messages that a subscription keeps; when more come, the oldest are dropped, and `missed` counts them.
+#: Messages that a subscription keeps, and their bytes. When more come, the oldest are dropped; `missed` counts them.
 MESSAGES_MAX = 10_000
+BYTES_MAX = 64 << 20
 
 
 class Subscription:
@@ -31,8 +32,9 @@ class Subscription:
     def __init__(self, runtime: Runtime, namespace: str, topic: str) -> None:
         self.namespace = namespace
         self.topic = topic
-        #: Messages that were dropped, because too many had not been taken.
+        #: Messages that were dropped, here or on their way, because too many had not been taken.
         self.missed = 0
+        self._bytes = 0
         self.closed = False
         self._runtime = runtime
         self._messages: deque[bytes] = deque()
@@ -70,10 +72,11 @@ class Subscription:
         return bool(self._messages) or self.closed or self._runtime.broken is not None or self._runtime.closed
 
     def _take(self) -> bytes:
-        try:
-            return self._messages.popleft()
-        except IndexError:
-            pass
+        with self._runtime.lock:
+            if self._messages:
+                message = self._messages.popleft()
+                self._bytes -= len(message)
+                return message
         if self._runtime.broken is not None and not self.closed:
             raise self._runtime.broken
         raise ValueError(f"the subscription to {self.topic!r} is closed.")
@@ -110,11 +113,16 @@ class Subscription:
         state = "closed" if self.closed else f"{len(self._messages)} waiting"
         return f"Subscription({self.topic!r}, {state})"
 
-    def _on_message(self, data: bytes) -> None:
-        if len(self._messages) >= MESSAGES_MAX:
-            self._messages.popleft()
-            self.missed += 1
+    def _on_message(self, data: bytes | None, missed: int) -> None:
+        """With the runtime's lock held."""
+        self.missed += missed
+        if data is None:
+            return
         self._messages.append(data)
+        self._bytes += len(data)
+        while len(self._messages) > MESSAGES_MAX or (self._bytes > BYTES_MAX and len(self._messages) > 1):
+            self._bytes -= len(self._messages.popleft())
+            self.missed += 1
         self._tell()
 
     def _tell(self) -> None:
@@ -150,7 +158,7 @@ class Subscriptions:
     def on_published(self, message: Published) -> None:
         key = (message.namespace, message.topic)
         for subscription in list(self._open.get(key, ())):
-            subscription._on_message(message.data)
+            subscription._on_message(message.data, message.missed)
         self._end_if_unused(key)
 
     def on_end(self) -> None:

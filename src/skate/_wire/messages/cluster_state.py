@@ -134,11 +134,14 @@ class Topic(Message, tag=123):
 
 
 class Published(Message, tag=124):
-    """Daemon → subscriber: somebody published this."""
+    """Control service → daemon → subscriber: this was published."""
 
     namespace: str
     topic: str
-    data: bytes
+    #: None: nothing new, but that messages were missed.
+    data: bytes | None
+    #: Messages of the topic that were dropped on their way since the last one that came, because too much waited.
+    missed: int = 0
 
 
 class CreateGroup(Message, tag=120):
