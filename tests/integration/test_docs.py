@@ -17,6 +17,7 @@ PAGES = [
     "README.md",
     "docs/actors.md",
     "docs/cluster.md",
+    "docs/coming-from-ray.md",
     "docs/failures.md",
     "docs/init.md",
     "docs/objects.md",

@@ -51,7 +51,7 @@ _PARTS: dict[str, tuple[str, str]] = {
     "ray.util.collective": ("Ray's collective communication", "pass references between actors."),
     "ray.util.state": ("Ray's state API", "`skate list`, `skate status` and skate.why() tell what there is."),
     "ray.experimental.state": ("Ray's state API", "`skate list`, `skate status` and skate.why() tell what there is."),
-    "ray.workflow": ("Ray Workflow", ""),
+    "ray.workflow": ("Ray Workflow, which Ray itself has no longer,", ""),
     "ray._private": ("the inside of Ray", ""),
     "ray._raylet": ("the inside of Ray", ""),
     "ray.core": ("the inside of Ray", ""),

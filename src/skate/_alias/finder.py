@@ -46,7 +46,7 @@ VERSION_VARIABLE = "SKATE_RAY_VERSION"
 
 _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.dev|\.post)\d+)*(\+[a-z0-9.]+)?")
 #: Modules of Ray that are loaded when `ray` is first asked for them, without an import.
-_LOADED_ON_USE = frozenset({"autoscaler", "data", "workflow"})
+_LOADED_ON_USE = frozenset({"autoscaler", "data"})
 
 
 def activate(version: str | None = None, *, module: ModuleType | None = None, default: str = RAY_VERSION) -> None:
