@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from skate import client_builder as client_builder
     from skate import cloudpickle as cloudpickle
+    from skate import experimental as experimental
     from skate import ids as ids
     from skate import job_config as job_config
     from skate import kv as kv
@@ -82,6 +83,7 @@ else:
             "as_ray",
             "client_builder",
             "cloudpickle",
+            "experimental",
             "ids",
             "job_config",
             "kv",

@@ -18,6 +18,7 @@ from skate.cluster_utils import Cluster
 from skate.job_config import JobConfig
 from skate.runtime_env import RuntimeEnv, RuntimeEnvConfig
 from skate.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from waiting import wait_for
 
 
 class Connection:
@@ -112,6 +113,94 @@ def test_the_context_tells_the_placement_group() -> None:
     told = skate.get(skate.remote(facts).options(scheduling_strategy=strategy).remote())
     assert (told["group_id"], told["captures"]) == (group.id, True)
     assert isinstance(group.id, skate.PlacementGroupID)
+
+
+# --- experimental -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_internal_keys_follow_ray() -> None:
+    from skate.experimental import internal_kv as it
+
+    assert it._internal_kv_initialized()
+    assert it._internal_kv_put("a/1", b"one") is False
+    assert it._internal_kv_put("a/1", "uno") is True, "there was a value before"
+    assert it._internal_kv_get(b"a/1") == b"uno"
+    assert it._internal_kv_put("a/1", b"eins", overwrite=False) is True
+    assert it._internal_kv_get("a/1") == b"uno"
+    assert it._internal_kv_put("a/2", b"two") is False
+    assert it._internal_kv_put("a/1", b"other", namespace=b"space") is False
+    assert it._internal_kv_list("a/") == [b"a/1", b"a/2"]
+    assert it._internal_kv_exists("a/2")
+    assert not it._internal_kv_exists("a/3")
+    assert skate.kv.get("a/1") is None, "they are not among the keys of the job"
+    assert skate.get(skate.remote(lambda: it._internal_kv_get("a/1")).remote()) == b"uno"
+    assert it._internal_kv_del("a/1", namespace="space") == 1
+    assert it._internal_kv_del("a/", del_by_prefix=True) == 2
+    assert it._internal_kv_del("a/1") == 0
+
+
+def test_a_bar_in_a_task_is_seen_in_the_driver(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import skate
+from skate.experimental import tqdm_ray
+skate.init(num_cpus=1)
+
+@skate.remote
+def work():
+    for _ in tqdm_ray.tqdm(range(4), desc="items"):
+        pass
+
+skate.get(work.remote())
+"""
+    )
+    _, errors = run_program(program)
+    assert "(work pid=" in errors
+    assert "items [##############################] 4/4" in errors
+
+
+def test_objects_are_located_on_their_nodes() -> None:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster:
+        second = cluster.add_node(num_cpus=1, resources={"second": 1})
+        cluster.connect()
+        assert cluster.head_node is not None
+
+        @skate.remote(resources={"second": 1})
+        class Maker:
+            def make(self) -> bytes:
+                return bytes(1_000_000)
+
+            def wrap(self) -> list[skate.ObjectRef[bytes]]:
+                return [skate.put(bytes(2_000_000))]
+
+        maker = Maker.remote()
+        made, small, gate = maker.make.remote(), skate.put(b"small"), skate.ObjectRef.nil()
+        skate.wait([made])
+        (inner,) = skate.get(maker.wrap.remote())
+        found = skate.experimental.get_object_locations([made, small, inner, gate])
+        assert gate not in found, "no such object"
+        assert found[made]["node_ids"] == found[inner]["node_ids"] == [second.node_id]
+        assert 1_000_000 <= found[made]["object_size"] < 1_001_000
+        assert 2_000_000 <= found[inner]["object_size"] < 2_001_000
+        assert found[small]["node_ids"] == []
+        assert found[small]["object_size"] > 0
+        skate.get(made)
+        copies = skate.experimental.get_object_locations([made])[made]["node_ids"]
+        assert copies == [second.node_id, cluster.head_node.node_id], "reading it has made a copy here"
+        with pytest.raises(TypeError, match="list of references"):
+            skate.experimental.get_object_locations(made)  # type: ignore[arg-type]
+        skate.shutdown()
+
+
+@pytest.mark.usefixtures("runtime")
+def test_what_does_not_exist_yet_has_no_location(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    ref = skate.remote(lambda: wait_for(gate.exists, 40, "the gate to open")).remote()
+    assert skate.experimental.get_object_locations([ref])[ref] == {"node_ids": [], "object_size": None}
+    gate.touch()
+    skate.get(ref)
 
 
 # --- joining from outside ---------------------------------------------------------------------------------------------

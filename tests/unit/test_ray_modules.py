@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pytest
 
 import skate
 from skate import exceptions
-from skate.util import annotations, debug
+from skate.experimental import tqdm_ray
+from skate.util import annotations, debug, metrics
 
 # --- annotations ------------------------------------------------------------------------------------------------------
 
@@ -228,6 +230,81 @@ def test_what_can_be_pickled_is_said_to_be(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "numbers can be pickled.\n"
 
 
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_check_what_they_are_given() -> None:
+    counter = metrics.Counter("requests", description="answered", tag_keys=("route",))
+    with pytest.raises(ValueError, match=r"tag key\(s\) route"):
+        counter.inc()
+    counter.inc(2, tags={"route": "/"})
+    assert counter.set_default_tags({"route": "/x"}) is counter
+    counter.inc()
+    for wrong, error in ((0, ValueError), (-1, ValueError), ("1", TypeError)):
+        with pytest.raises(error, match="requests"):
+            counter.inc(wrong)
+    with pytest.raises(TypeError, match="it may be a string"):
+        counter.inc(tags={"route": 7})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="'colour' is none of its tag_keys"):
+        counter.set_default_tags({"colour": "blue"})
+    with pytest.raises(TypeError, match="tuple of strings"):
+        metrics.Gauge("g", tag_keys=["a"])  # type: ignore[arg-type]
+    metrics.Gauge("g").set(-3.5)
+    metrics.Gauge("g").set(None)
+    for boundaries in (None, [], [0, 1]):
+        with pytest.raises(ValueError, match="boundaries"):
+            metrics.Histogram("h", boundaries=boundaries)
+    metrics.Histogram("h", boundaries=[0.1, 1]).observe(0.5)
+
+
+def test_metrics_can_be_pickled() -> None:
+    counter = metrics.Counter("requests", tag_keys=("route",)).set_default_tags({"route": "/"})
+    histogram = metrics.Histogram("seconds", "taken", [0.1, 1], ("route",))
+    for metric in (counter, histogram):
+        assert pickle.loads(pickle.dumps(metric)).info == metric.info
+
+
+# --- bars -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bar_that_is_not_in_a_terminal_is_a_line_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(tqdm_ray.tqdm(range(3), desc="items")) == [0, 1, 2]
+    with tqdm_ray.tqdm(total=4, desc="steps", unit="step") as bar:
+        bar.update(2)
+    bar.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.match(r"items \[#{30}\] 3/3 ", first)
+    assert re.match(r"steps \[#{15}-{15}\] 2/4 .* step/s", second)
+
+
+def test_a_bar_shows_itself_whenever_it_is_time(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = tqdm_ray.tqdm(total=0, flush_interval_s=0)
+    bar.update()
+    bar.set_description("later")
+    bar.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "later", "later"]
+    with pytest.raises(TypeError, match="without an iterable"):
+        list(tqdm_ray.tqdm(total=1))
+
+
+def test_bars_are_hidden_while_something_else_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    bar = tqdm_ray.tqdm(total=2, flush_interval_s=0)
+    tqdm_ray.safe_print("between", "bars")
+    tqdm_ray.instance().hide_bars()
+    capsys.readouterr()
+    bar.update()
+    assert capsys.readouterr().err == ""
+    tqdm_ray.instance().unhide_bars()
+    assert "1/2" in capsys.readouterr().err
+    bar.close()
+    assert capsys.readouterr().err.endswith("\n")
+    assert bar not in tqdm_ray.instance().bars
+
+
 # --- types and modes --------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +315,13 @@ def test_modules_hold_the_same_types_as_skate_itself() -> None:
     assert isinstance(skate.get_runtime_context(), skate.runtime_context.RuntimeContext)
     assert skate.actor.ActorProxy is skate.actor.ActorHandle is skate.Actor
     assert skate.actor.ActorProxy[Connection]
+
+
+def test_accelerators_have_names() -> None:
+    from skate.util.accelerators import NVIDIA_A100, NVIDIA_TESLA_A100, NVIDIA_TESLA_V100
+
+    assert (NVIDIA_TESLA_V100, NVIDIA_TESLA_A100) == ("V100", NVIDIA_A100)
+    skate.remote(accelerator_type=NVIDIA_A100)(lambda: 1)
 
 
 def test_the_logger_is_the_one_that_init_configures() -> None:
@@ -265,6 +349,7 @@ def test_errors_that_only_ray_raises_can_be_named_and_pickled() -> None:
 
 def test_importing_skate_loads_none_of_this() -> None:
     rare = ["ids", "cloudpickle", "types", "runtime_context", "remote_function", "serialization", "_ray_exceptions"]
+    rare += ["experimental", "client_builder", "job_config", "runtime_env", "util", "_worker.logging_config"]
     code = f"import sys, skate; print(*[name for name in {rare} if 'skate.' + name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert loaded.split() == []

@@ -44,14 +44,16 @@ __all__ = [
     "remove_placement_group",
 ]
 
-#: Those that need nothing else to be installed. The first can be called, as in Ray.
+#: Those that need nothing else to be installed. `placement_group` can be called, as in Ray.
 _MODULES = (
     "actor_group",
     "actor_pool",
+    "accelerators",
     "annotations",
     "check_serialize",
     "client_connect",
     "debug",
+    "metrics",
     "multiprocessing",
     "placement_group",
     "queue",
