@@ -292,6 +292,7 @@ def test_an_actor_without_options_starts_though_all_cpus_of_all_nodes_are_busy(c
     cluster.add_node(num_cpus=0)
     busy = [occupy.remote(me) for me in range(3)]
     wait_for(lambda: all(skate.kv.get(f"occupied {me}") is not None for me in range(3)), 20, "all CPUs to be in use")
+    wait_for(lambda: "CPU" not in skate.available_resources(), 20, "all nodes to have reported that")
     actors = [Tally.remote() for _ in range(6)]
     where = Counter(node for node, _ in skate.get([actor.where.remote() for actor in actors], timeout=20))
     assert where == {cluster.nodes[0].node_id: 2, cluster.nodes[1].node_id: 4}, "in the proportion of the CPUs"

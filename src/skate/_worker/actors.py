@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import skate.ids  # noqa: F401 - handles need it, and are made by `.remote()`, which must import nothing
 from skate._core import actors as core
 from skate._core.actor_link import ActorLink
 from skate._core.ids import FIRST_RETURN, node_of, pack_id
