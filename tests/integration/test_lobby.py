@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -116,6 +117,63 @@ def test_a_door_that_nobody_opens_is_not_waited_at_for_ever(monkeypatch: pytest.
             enter(name)
         door.accept()[0].close()
         lobby._connect(name).close()
+
+
+@contextlib.contextmanager
+def full_doors(count: int, cluster: str = "") -> Iterator[list[str]]:
+    """Doors with names of ours, newer than any other, that never open: nobody can tell whose they are."""
+    with contextlib.ExitStack() as stack:
+        names = []
+        for number in range(count):
+            mark = f"@{cluster}" if cluster else ""
+            names.append(f"skate-{os.getuid()}-{10**20 - 1 - number:020}-{os.urandom(16).hex()}{mark}")
+            door = stack.enter_context(socket.socket(socket.AF_UNIX))
+            door.bind(f"\0{names[-1]}")
+            door.listen(0)
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(f"\0{names[-1]}")  # all that fit
+        yield names
+
+
+def test_doors_that_never_open_keep_nobody_from_a_node_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are, and however long one of them could be waited at."""
+    monkeypatch.setattr(lobby, "GREETING_S", 600.0)
+    monkeypatch.setattr(lobby, "OPENS_S", 600.0)
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster:
+        node = nodes_of(cluster.address)
+        assert len(node) == 1
+        with full_doors(50, cluster.address) as names:
+            assert open_nodes()[:50] == names
+            monkeypatch.setattr(lobby, "nodes_of", lambda cluster: [*names, *node])
+            monkeypatch.setattr(lobby, "public_nodes", lambda: [*names, *node])
+            for address in ("auto", cluster.address):
+                with skate.init(address):
+                    assert skate.get(skate.remote(abs).remote(-1)) == 1
+
+
+def test_they_are_waited_at_together_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lobby, "GREETING_S", 600.0)
+    monkeypatch.setattr(lobby, "OPENS_S", 0.05)
+    with full_doors(50) as names:
+        monkeypatch.setattr(lobby, "open_nodes", lambda: names)  # others of this user may run on the machine
+        with pytest.raises(ConnectionError, match="no running node of this user"):
+            skate.init("auto")
+        assert not nodes_of_programs()
+
+
+def test_a_full_door_that_opens_after_a_while_is_entered() -> None:
+    visitors: list[socket.socket] = []
+    door = Lobby(lobby_name(os.urandom(16)), visitors.append)
+    door.sock.listen(0)
+    name = door.sock.getsockname()[1:].decode()
+    with full_doors(3) as names, socket.socket(socket.AF_UNIX) as first:
+        first.connect(f"\0{name}")
+        opened = lobby.doors_that_open([*names, name])
+        timer = threading.Timer(0.05, door.on_readable, [0])
+        timer.start()
+        next(opened).close()
+        timer.join()
+    for sock in (door.sock, *visitors):
+        sock.close()
 
 
 def test_drivers_that_garble_are_cut_off_and_logged_once(capfd: pytest.CaptureFixture[str]) -> None:

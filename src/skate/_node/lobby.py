@@ -17,16 +17,20 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from skate._wire.complaints import Complaints, harmless
 
 _LISTENING = "00010000"
 PRIVATE = "-private"
-#: A node that does not open, or say its versions, within this time is left alone.
+#: A node of this user that does not say its versions within this time is left alone; so is one that was named, if it
+#: does not open.
 GREETING_S = 10.0
+#: How long doors where too many wait are waited at, all together. Whose they are is not known before they open, so
+#: any user of the machine could make others wait.
+OPENS_S = 1.0
+LOOK_S = 0.01
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_TIMEVAL = struct.Struct("ll")  # seconds, microseconds; no time at all is for ever
 
 _complaints = Complaints()
 
@@ -121,24 +125,48 @@ def _doors() -> dict[str, str]:
 def nodes_of_programs() -> list[int]:
     """Pids of the daemons of this user that `init` has started and that others can join."""
     pids = []
-    for name in open_nodes():
-        if "@" not in name:
-            with contextlib.suppress(OSError), _connect(name) as sock:
-                pids.append(_other_end(sock)[0])
+    for sock in doors_that_open(name for name in open_nodes() if "@" not in name):
+        with sock:
+            pids.append(_other_end(sock)[0])
     return pids
 
 
+def doors_that_open(names: Iterable[str], patience_s: float | None = None) -> Iterator[socket.socket]:
+    """Connections to those of the nodes that are this user's, in order.
+
+    A door where too many wait may be that of a node that is busy, or of another user who never opens. Such doors are
+    tried last, again and again, for OPENS_S in all, however many they are.
+    """
+    full: list[str] = []
+    for name in names:
+        try:
+            yield _connect(name)
+        except BlockingIOError:
+            full.append(name)
+        except OSError:  # it has ended, or is not this user's
+            continue
+    give_up_at = time.monotonic() + (OPENS_S if patience_s is None else patience_s)
+    while full and time.monotonic() < give_up_at:
+        time.sleep(LOOK_S)
+        for name in list(full):
+            try:
+                sock = _connect(name)
+            except BlockingIOError:
+                continue
+            except OSError:
+                full.remove(name)
+            else:
+                full.remove(name)
+                yield sock
+
+
 def _connect(name: str) -> socket.socket:
-    """Raises PermissionError if somebody else listens there, BlockingIOError if nobody opens."""
+    """At once. Raises BlockingIOError if too many wait at the door, PermissionError if it is another user's."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The kernel lets us wait while too many stand at the door, which may be that of somebody who never opens. A
-        # timeout of Python's would not do: with that nobody waits at all, also at the door of a node that is busy.
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(GREETING_S), int(GREETING_S % 1 * 1e6))
-        )
+        sock.setblocking(False)
         sock.connect(f"\0{name}")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+        sock.setblocking(True)
         _check_user(sock)
     except OSError:
         sock.close()
@@ -164,9 +192,20 @@ def enter(name: str) -> socket.socket:
 
     Raises HandshakeError if it is of another version, and another OSError if it has ended or is not this user's.
     """
+    try:
+        sock = _connect(name)
+    except BlockingIOError:
+        opened = next(doors_that_open([name], GREETING_S), None)
+        if opened is None:
+            raise
+        sock = opened
+    return greeted(sock)
+
+
+def greeted(sock: socket.socket) -> socket.socket:
+    """The same connection, if the node at the other end is one that this driver can join; raises as `enter` does."""
     from skate._wire.handshake import HELLO_BYTES, check_greeting
 
-    sock = _connect(name)
     try:
         sock.settimeout(GREETING_S)  # it may be stopped
         said = sock.recv(HELLO_BYTES, socket.MSG_WAITALL)

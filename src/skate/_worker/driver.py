@@ -141,14 +141,16 @@ def _submitted_job() -> bytes:
 
 
 def _enter(address: str) -> socket.socket:
-    from skate._node.lobby import enter, nodes_of, public_nodes
+    from skate._node.lobby import doors_that_open, enter, greeted, nodes_of, public_nodes
     from skate._wire.handshake import HandshakeError
 
     in_cluster = address != "auto" and not address.startswith("skate-")
     refused: HandshakeError | None = None
-    for name in public_nodes() if address == "auto" else nodes_of(address) if in_cluster else [address]:
+    named = address.startswith("skate-")
+    names = [address] if named else public_nodes() if address == "auto" else nodes_of(address)
+    for found in names if named else doors_that_open(names):
         try:
-            return enter(name)
+            return enter(found) if isinstance(found, str) else greeted(found)
         except HandshakeError as error:
             refused = error  # another node may do
         except OSError:
