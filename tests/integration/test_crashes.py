@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -495,8 +496,6 @@ def test_kill_9_of_the_daemon_ends_a_get_with_a_clear_error(tmp_path: Path) -> N
         while True:
             time.sleep(0.01)
 
-    import threading
-
     daemon = daemon_process()
     ref = forever.remote()
 
@@ -533,7 +532,11 @@ def test_every_later_call_says_that_the_daemon_is_dead() -> None:
             skate.get(add_one.remote(2), timeout=20)
     calls: dict[str, Callable[[], Any]] = {
         "get of a new task": lambda: skate.get(add_one.remote(2), timeout=20),
+        "put": lambda: skate.put(1),
+        "put of an object": lambda: skate.put([1, "two"]),
         "put of a large object": lambda: skate.put(np.zeros(1_000_000)),
+        "wait": lambda: skate.wait([finished], timeout=20),
+        "wait without waiting": lambda: skate.wait([small, large], timeout=0),
         "get of a large object": lambda: skate.get(large, timeout=20),
         "cluster_resources": skate.cluster_resources,
         "nodes": skate.nodes,
@@ -548,6 +551,30 @@ def test_every_later_call_says_that_the_daemon_is_dead() -> None:
             pytest.fail(f"{name}: {error!r}")
         pytest.fail(f"{name}: no error")
     assert skate.get(small) == 1, "what this process holds itself is still there"
+
+
+@pytest.mark.usefixtures("fresh_runtime")
+def test_a_wait_during_which_the_daemon_dies_raises(tmp_path: Path) -> None:
+    running = tmp_path / "running"
+
+    @skate.remote
+    def forever() -> None:
+        running.touch()
+        while True:
+            time.sleep(0.01)
+
+    daemon = daemon_process()
+    refs = [forever.remote(), skate.put(1)]
+
+    def kill_when_it_runs() -> None:
+        wait_for(running.exists, 20, "the task to run")
+        daemon.kill()
+
+    thread = threading.Thread(target=kill_when_it_runs)
+    thread.start()
+    with pytest.raises(NodeDiedError, match="SIGKILL"):
+        skate.wait(refs, num_returns=2)
+    thread.join()
 
 
 def test_shutdown_and_init_work_after_the_daemon_died() -> None:

@@ -32,6 +32,15 @@ def _failure(what: str, size: int, limit: int) -> Failure:
     return failure_of(MessageTooLargeError(what=what, size_bytes=size, limit_bytes=limit, next=REFERENCES))
 
 
+def handle(runtime: Runtime, peer: Peer, what: TooLarge | m.Refusal | m.Refused) -> None:
+    if isinstance(what, TooLarge):
+        on_unsent(runtime, peer, what)
+    elif isinstance(what, m.Refusal):
+        on_refusal(runtime, peer, what)
+    else:
+        on_refused(runtime, peer, what)
+
+
 # -- what this process could not send ----------------------------------------------------------------------------------
 
 

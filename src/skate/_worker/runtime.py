@@ -100,7 +100,7 @@ class Runtime:
         self._seals = Seals(self._control.send)
         self._control.limit -= limits.envelope
         self.peers = Peers(
-            self.send, self._on_peer_dead, self._seals.say, self.loop.remove, self._open_channel, self._on_unsent
+            self.send, self._on_peer_dead, self._seals.say, self.loop.remove, self._open_channel, self._on_oversize
         )
         self.outcomes = Outcomes(self)
         self.submitter = Submitter(self)
@@ -173,8 +173,8 @@ class Runtime:
             m.Answer: lambda _, message: self.requests.on_reply(message),
             m.AskRef: self._on_ask_ref,
             m.CancelRef: lambda _, message: self._cancel_locked(message.id, message.force, message.recursive),
-            m.Refusal: self._on_refusal,
-            m.Refused: self._on_refused,
+            m.Refusal: self._on_oversize,
+            m.Refused: self._on_oversize,
         }
         self.loop.add(self._control)
 
@@ -331,22 +331,11 @@ class Runtime:
 
         self.loop.call_at(time.monotonic(), handle)
 
-    # What is too large for a message; the module is rarely needed.
+    def _on_oversize(self, peer: Peer, what: TooLarge | m.Refusal | m.Refused) -> None:
+        """Something is too large for a message; the module is rarely needed."""
+        from skate._worker.oversize import handle
 
-    def _on_unsent(self, peer: Peer, error: TooLarge) -> None:
-        from skate._worker.oversize import on_unsent
-
-        on_unsent(self, peer, error)
-
-    def _on_refusal(self, peer: Peer, message: m.Refusal) -> None:
-        from skate._worker.oversize import on_refusal
-
-        on_refusal(self, peer, message)
-
-    def _on_refused(self, peer: Peer, message: m.Refused) -> None:
-        from skate._worker.oversize import on_refused
-
-        on_refused(self, peer, message)
+        handle(self, peer, what)
 
     def _on_results(self, peer: Peer, message: m.Results) -> None:
         if peer.link is None:
@@ -522,6 +511,8 @@ class Runtime:
             data = serialize_scalar(value)
         if data and len(data) <= INLINE_BYTES_MAX:
             with self.lock:
+                if self.broken:
+                    raise self.broken
                 id = self.new_id(PUT_INDEX)
                 self.table.entries[id] = Entry(1, 0, data)
                 if len(dropped) >= DROPPED_MAX:  # no message may come that would be the occasion
@@ -535,6 +526,8 @@ class Runtime:
     def put_serialized(self, value: Serialized) -> bytes:
         """Store a value of ours under a new id that has one reference."""
         with self.lock:
+            if self.broken:
+                raise self.broken
             id = self.new_id(PUT_INDEX)
             if dropped and value.size > INLINE_BYTES_MAX:
                 self._housekeeping()  # what the last put wrote to may be free again, and is still in the caches

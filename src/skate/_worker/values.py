@@ -183,8 +183,9 @@ class Values:
     def wait(
         self, refs: Sequence[ObjectRef[Any]], num_returns: int, timeout: float | None
     ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
-        """Those that are ready, as many as asked for at most, and the others."""
+        """Those that are ready, as many as asked for at most, and the others. Raises if the node is gone."""
         runtime = self._runtime
+        self._check_node()
         entries = runtime.table.entries
         # A generator is ready when its next item is, or its end.
         streams = {ref._id: runtime.streams.get(ref._id) for ref in refs if type(ref) is not ObjectRef}
@@ -209,8 +210,13 @@ class Values:
             return len(found) >= num_returns
 
         runtime.block_until(ready, timeout)
+        self._check_node()  # then all that was pending counts as ready
         chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
         return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
+
+    def _check_node(self) -> None:
+        if self._runtime.broken is not None and not self._runtime.closed:
+            raise self._runtime.broken
 
     def when_ready(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
         """Call back once the value (or error) is there; from any thread, so it must be quick and must not raise."""
