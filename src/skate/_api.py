@@ -26,7 +26,7 @@ from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
-from skate._worker.driver import JoinedNode, LocalNode, Node
+from skate._worker.driver import JoinedNode, LocalNode, Node, naming_limits
 from skate._worker.surroundings import set_job_logging
 
 if TYPE_CHECKING:
@@ -203,11 +203,11 @@ def init(
         if outside is not None:
             # A node that gives nothing and listens nowhere: all else is as for any other driver.
             config.cluster, config.serves = outside, False
-            _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
-        elif address not in (None, "local"):
-            _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace)
-        else:
-            _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
+        with naming_limits():
+            if outside is None and address not in (None, "local"):
+                _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace)
+            else:
+                _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
         runtime = _node.runtime
         runtime.settings = dict(_settings)
         if address not in (None, "local"):

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+#: What to do next, where several errors say the same.
+ASK_FOR_LESS = "ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
+ASK_ANOTHER_NODE = "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for."
+USE_LESS = "raise that limit, or let this program and others of this user use less; then begin again."
+
 
 def compose(headline: str, *, what: str = "", why: str = "", next: str = "", log: Iterable[str] = ()) -> str:
     """A headline and the lines below it; a line of which nothing is known is left out."""

@@ -8,6 +8,7 @@ Everything is read below `root`, which tests replace by a folder of their own.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 
@@ -36,6 +37,28 @@ def raise_process_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+
+
+def limit_of(error: BaseException) -> str:
+    """The limit of the system that this error comes from, as a sentence; "" if it has another cause."""
+    number = error.errno if isinstance(error, OSError) else 0
+    if isinstance(error, OSError) and number in (errno.EMFILE, errno.ENFILE):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if number == errno.ENFILE:
+            return "all programs of this machine together have as many files open as they may: `sysctl fs.file-max`."
+        more = "" if error.strerror in ("", os.strerror(number)) else f" {error.strerror}."
+        most = f"{soft:,} (`ulimit -n`; at most {hard:,}, `ulimit -Hn`)"
+        return f"a process has as many files open as it may: {most}.{more}"
+    no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    space, _hard = resource.getrlimit(resource.RLIMIT_AS)
+    if (number == errno.ENOMEM or isinstance(error, MemoryError) or no_thread) and space != resource.RLIM_INFINITY:
+        store = "An object store takes two to three times its size of it (object_store_memory=)."
+        return f"a process may have {space >> 10:,} KiB of address space (`ulimit -v`). {store}"
+    if number == errno.EAGAIN or no_thread:
+        strictest = min(thread_limits(), default=None)
+        least = f"; the strictest of its limits: {strictest.what}" if strictest is not None else ""
+        return f"the system allows no more processes and threads{least}."
+    return ""
 
 
 def thread_limits(root: str = "/") -> list[Limit]:

@@ -38,6 +38,7 @@
     │
     │   Skate failed
     └── SkateSystemError                     the runtime cannot go on
+        ├── SystemLimitError                 … because of open files, processes or address space
         └── InternalError                    a bug in Skate; please report it
 
 Beside the tree stands TaskInterrupt, a KeyboardInterrupt: what a running task sees raised inside itself when it is
@@ -177,10 +178,7 @@ class _Unschedulable(SkateError):
         self.asked = dict(asked or {})
         self.available = dict(available or {})
         headline = " was not started." if next else " can never run here."
-        if not next and reason:
-            next = "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for."
-        elif not next:
-            next = "ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
+        next = next or (_words.ASK_ANOTHER_NODE if reason else _words.ASK_FOR_LESS)
         text = _words.compose(
             f"{self._noun} {name}".rstrip() + headline,
             what=f"it asks for {_words.amounts(self.asked)}." if self.asked else "",
@@ -191,13 +189,11 @@ class _Unschedulable(SkateError):
 
 
 class TaskUnschedulableError(_Unschedulable):
-    """The task asks for resources that no node has, and none came within the grace period; or no worker can be had for
-    it, because of a limit of the system."""
+    """The task asks for resources that no node has, and none came within the grace period; or no worker can be had."""
 
 
 class ActorUnschedulableError(_Unschedulable):
-    """The actor asks for resources that no node has, and none came within the grace period; or no worker can be had for
-    it, because of a limit of the system."""
+    """The actor asks for resources that no node has, and none came within the grace period; or no worker can be had."""
 
     _noun = "actor"
 
@@ -635,6 +631,15 @@ class SkateSystemError(SkateError):
     """The runtime cannot go on: a process of it could not be started, or a connection broke for no known reason."""
 
 
+class SystemLimitError(SkateSystemError):
+    """A limit of the system keeps the runtime from going on: of open files, of processes, or of address space."""
+
+    def __init__(self, message: str = "", *, what: str = "", limit: str = "", next: str = "") -> None:
+        self.what, self.limit, self.next = what, limit, next
+        text = _words.compose("a limit of the system is reached.", what=what, why=limit, next=next or _words.USE_LESS)
+        super().__init__(message or text)
+
+
 class InternalError(SkateSystemError):
     """Something happened that cannot happen: a bug in Skate. The text has what is needed to report it."""
 
@@ -687,8 +692,8 @@ __all__ = [
     "NodeDiedError", "NodeUnreachableError", "ObjectLostError", "OwnerDiedError", "ObjectFreedError",
     "ObjectReconstructionFailedError", "ObjectFetchTimedOutError", "ObjectStoreFullError", "OutOfDiskError",
     "ActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError", "ActorPlacementGroupRemoved",
-    "ActorAlreadyExistsError", "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError", "InternalError",
-    "TaskInterrupt", "RayError", "RayTaskError",
-    "RayActorError", "RaySystemError", "LocalRayletDiedError", "PlasmaObjectNotAvailable",
+    "ActorAlreadyExistsError", "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError", "SystemLimitError",
+    "InternalError", "TaskInterrupt", "RayError", "RayTaskError", "RayActorError", "RaySystemError",
+    "LocalRayletDiedError", "PlasmaObjectNotAvailable",
 ]
 # fmt: on

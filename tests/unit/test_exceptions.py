@@ -111,6 +111,10 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["'Board' is taken in namespace 'games'", "skate.get_actor('Board', 'games')", "get_if_exists"],
     ),
     "PendingCallsLimitExceeded": ({"actor_name": "Learner", "limit": 10}, ["Learner", "10 calls"]),
+    "SystemLimitError": (
+        {"what": "no node could be started.", "limit": "`ulimit -n` is 40.", "next": "close files."},
+        ["no node", "ulimit -n", "close files"],
+    ),
     "InternalError": (
         {"detail": "task t finished twice", "story": ("queued", "running")},
         ["twice", "queued", "report"],

@@ -1104,7 +1104,7 @@ def test_an_actor_for_which_there_is_no_worker_is_refused_after_the_grace_period
     node.wait(5.0)
     assert want(node, Y) == []
     (described,) = node.scheduler.describe_demands(node.now)["demands"]
-    assert "2 workers (few files), of which 1 are kept for tasks" in described["waits_for"]
+    assert "2 workers (few files), of which tasks keep 1" in described["waits_for"]
     assert node.wait(9.9) == []
     deadline = node.scheduler.next_deadline()
     assert deadline is not None

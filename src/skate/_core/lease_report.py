@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 def describe_limit(config: SchedulerConfig) -> str:
     """Why an actor gets no worker although it has all else that it needs."""
     return (
-        f"this node can have {workers(config)}, of which {config.kept_for_tasks:,} are kept for tasks, and actors have "
-        "all the others."
+        f"this node can have {workers(config)}, of which tasks keep {config.kept_for_tasks:,}, and actors have all the "
+        "others."
     )
 
 
 def workers(config: SchedulerConfig) -> str:
     """How many a node can have, and why not more."""
     why = f" ({config.workers_max_why})" if config.workers_max_why else ""
-    return f"{config.workers_max:,} workers{why}"
+    return f"{config.workers_max:,} worker{'' if config.workers_max == 1 else 's'}{why}"
 
 
 def waits_for(scheduler: Scheduler, demand: Demand) -> str:

@@ -15,8 +15,10 @@ from typing import NamedTuple
 DESCRIPTORS_PER_WORKER = 3
 #: Those that it needs for all else: the arena, zygotes, drivers, files that are spilled, a worker that is being
 #: started. A node of a cluster has connections to others besides.
-DESCRIPTORS_KEPT = 32
+DESCRIPTORS_KEPT = 24
 DESCRIPTORS_KEPT_IN_CLUSTER = 64
+#: With fewer a node does not start: one worker is started while another one ends.
+DESCRIPTORS_LEAST = DESCRIPTORS_KEPT + 2 * DESCRIPTORS_PER_WORKER
 #: A worker has a thread for user code and one for its connections; the system counts threads as processes.
 THREADS_PER_WORKER = 2
 #: Driver, daemon, zygote and their threads.

@@ -87,11 +87,15 @@ class Actors:
             self._neighbours.actor_placed(actor, command.worker, pid)
 
     def on_infeasible(self, command: leases.ReportInfeasible) -> None:
+        env = self._placing[command.process][0].env
         self._found(command.process)
         if command.limit:
             death = Death("workers", command.limit)
+        elif command.reason:  # workers for it could not be started
+            reason = f"no worker could be started for it: {command.reason}"
+            death = Death("infeasible" if env else "workers", command.reason if env else reason)
         else:
-            reason = command.reason or "it asks for more than this machine has."
+            reason = "it asks for more than this machine has."
             death = Death("infeasible", reason, asked=command.asked, total=command.total)
         if self.service is not None:
             self.service.infeasible(command.process, death)

@@ -21,6 +21,7 @@ that `skate start` started outlives drivers, and so do the detached actors on it
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -39,7 +40,7 @@ from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average
 from skate._core.resources import marks_of_node, to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
-from skate._core.worker_limit import worker_limit
+from skate._core.worker_limit import DESCRIPTORS_LEAST, worker_limit
 from skate._node.actors import Actors
 from skate._node.demands import Demands
 from skate._node.garbage import Garbage
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_S = 0.05
 #: A worker whose control channel ended is killed if it is still there after this time.
 EXIT_GRACE_S = 0.2
+#: A connection between two processes for which no descriptor is free is tried again after this time.
+CONNECT_AGAIN_S = 0.1
 #: The zygote of an environment stays so much longer than its idle workers: it costs a hundred times as much to start.
 ZYGOTE_IDLE_FACTOR = 6
 #: Time that ending may take, and how long a driver that is still reading the last lines is given in all.
@@ -134,9 +137,12 @@ class Daemon:
             collect=self.garbage.ask,
         )
         raise_process_limit()
+        descriptors = raise_descriptor_limit()
+        if descriptors.amount < DESCRIPTORS_LEAST:
+            raise OSError(errno.EMFILE, f"A node needs {DESCRIPTORS_LEAST}")
         limit = worker_limit(
             slots=SLOT_COUNT,
-            descriptors=raise_descriptor_limit(),
+            descriptors=descriptors,
             threads=thread_limits(),
             cpus=config.num_cpus,
             in_cluster=config.cluster is not None,
@@ -398,7 +404,14 @@ class Daemon:
             assert self.neighbours is not None
             self.neighbours.bridges.connect(process.id, message.process_id, message.again)
         else:
-            self.switchboard.connect(process.id, message.process_id)
+            self._connect(process.id, message.process_id)
+
+    def _connect(self, asker: bytes, target: bytes) -> None:
+        try:
+            self.switchboard.connect(asker, target)
+        except OSError:  # no descriptor is left for a moment: files that are spilled, or visitors, have them
+            if asker in self.processes:
+                self.loop.call_at(time.monotonic() + CONNECT_AGAIN_S, lambda: self._connect(asker, target))
 
     def _on_kill_worker(self, process: Process, message: wire.KillWorker) -> None:
         if self._is_elsewhere(node_of(message.process_id)):

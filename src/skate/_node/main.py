@@ -115,6 +115,18 @@ def _begin_again(config: NodeConfig) -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
+def _tell_limit(config: NodeConfig, limit: str) -> None:
+    """Why it cannot start, to its driver or to whoever has started it."""
+    _report(config, error=f"its node could not be started. {limit}")
+    if config.control_fd >= 0:
+        from skate._wire.channel import Channel
+        from skate._wire.messages import Goodbye
+
+        Channel(socket.socket(fileno=config.control_fd)).send(Goodbye(limit=limit))
+    else:
+        sys.stderr.write(f"skate: the node could not be started. {limit}\n")
+
+
 def _open_parent(config: NodeConfig) -> int:
     """A descriptor that tells when that process ends; -1: there is none to end with."""
     if not config.parent:
@@ -134,9 +146,10 @@ def main() -> None:
     parent = _open_parent(config)
     import skate._wire.messages  # noqa: F401 - both need it, and it takes a while to make
 
-    zygote_pid, zygote_sock = fork_zygote(config.worker_entry)
     code = 1
+    daemon = None
     try:
+        zygote_pid, zygote_sock = fork_zygote(config.worker_entry)
         from skate._node.daemon import Daemon
 
         gc.enable()  # it was switched off for the imports
@@ -157,9 +170,18 @@ def main() -> None:
             sys.stderr.write(f"skate: {error} It is tried again in {JOIN_AGAIN_S:g} s.\n")
             time.sleep(JOIN_AGAIN_S)
             _begin_again(config)
-    except BaseException:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was
+    except BaseException as error:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was
         import traceback
 
+        from skate._system_limits import limit_of
+
+        limit = limit_of(error)
+        if limit and daemon is None:
+            _tell_limit(config, limit)
+            return
+        if limit:
+            sys.stderr.write(f"skate: the node daemon ends. {limit}\n")
+            return
         sys.stderr.write("skate: the node daemon failed. This is a bug, please report it:\n")
         traceback.print_exc()
     finally:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 
 from skate._core.object_records import Discard, StartReserve, StartRestore, StartSpill
+from skate._system_limits import limit_of
 
 #: One system call copies at most this much, so that ending the daemon never waits long.
 PIECE_BYTES = 16 << 20
@@ -84,8 +85,15 @@ class Spill:
 
     def start(self, job: Job) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="skate-spill", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="skate-spill", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not isinstance(job, Discard):
+                    self.finished.append((job, limit_of(error) or str(error)))
+                    self._wake()
+                return
+            self._thread = thread
         self._jobs.append(job)
         self._wanted.release()
 

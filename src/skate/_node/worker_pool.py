@@ -27,6 +27,7 @@ from skate._core.environment import ENVIRONMENT_VARIABLE
 from skate._core.ids import new_process_id, node_of
 from skate._core.lease_events import Env
 from skate._node import zygote
+from skate._system_limits import limit_of
 from skate._wire.channel import Channel
 from skate._wire.loop import WRITE, EventLoop, Timer
 
@@ -285,7 +286,8 @@ class WorkerPool:
             try:
                 process = self._spawn_zygote(env)
             except (OSError, ValueError) as error:
-                self._owner.on_environment_failed(env, f"its interpreter could not be started: {error}", final=True)
+                reason = f"its interpreter could not be started: {limit_of(error) or error}"
+                self._owner.on_environment_failed(env, reason, final=True)
                 return
         if process.idle_timer is not None:
             process.idle_timer.cancel()
@@ -299,7 +301,7 @@ class WorkerPool:
             control, stdout, stderr, arena_fd = _open_lines(setup.arena_fd)
         except OSError as error:
             self._slots_free.append(slot)
-            self._owner.on_start_failed(env, f"its connections could not be made: {error.strerror}")
+            self._owner.on_start_failed(env, f"its connections could not be made: {limit_of(error) or error.strerror}")
             return
         process_id = new_process_id(node_of(setup.node_id))
         channel = Channel(socket.socket(fileno=control[0]), name="worker")

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from skate._node import interpreter
-from skate._system_limits import USER_DESCRIPTORS_MAX, raise_descriptor_limit, raise_process_limit
+from skate._system_limits import USER_DESCRIPTORS_MAX, limit_of, raise_descriptor_limit, raise_process_limit
 
 #: The largest packet: a ForkWorker with a long sys.path.
 PACKET_BYTES_MAX = 160 << 10
@@ -249,7 +249,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self._report(ForkFailed(order.process_id, f"fork failed: {error.strerror}"))
+            self._report(ForkFailed(order.process_id, f"fork failed: {limit_of(error) or error.strerror}"))
         else:
             if pid == 0:
                 become_worker(order, fds, self._run, parent_pid=self._pid)
@@ -323,8 +323,12 @@ def become_worker(order: ForkWorker, fds: list[int], run: Any, parent_pid: int) 
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - the last frame of this process: the traceback goes to its stderr
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - the last frame of this process: the traceback goes to its stderr
+        limit = limit_of(error)
+        if limit:
+            sys.stderr.write(f"skate: a worker ends: {limit}\n")
+        else:
+            traceback.print_exc()
     finally:
         try:
             sys.stdout.flush()

@@ -35,6 +35,10 @@ FDS_PER_READ_MAX = 16
 FD_SPACE = socket.CMSG_SPACE(FDS_PER_READ_MAX * array.array("i").itemsize)
 
 
+#: In place of a descriptor that was sent to this process, which had no room for it.
+LOST = -1
+
+
 class ChannelClosed(ConnectionError):
     """The peer is gone, or sent what is no message of ours."""
 
@@ -311,12 +315,16 @@ class Channel:
             partial += data
 
     def _receive_with_fds(self, buffer: bytearray) -> int:
-        size, ancillary, _flags, _address = self.sock.recvmsg_into([buffer], FD_SPACE, socket.MSG_CMSG_CLOEXEC)
+        size, ancillary, flags, _address = self.sock.recvmsg_into([buffer], FD_SPACE, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
                 received.frombytes(data[: len(data) - len(data) % received.itemsize])
                 self.fds.extend(received)
+        if flags & socket.MSG_CTRUNC:
+            # This process may open no more files, and the kernel has dropped the descriptor. A message has one at most,
+            # and a read ends with it, so that its place is known.
+            self.fds.append(LOST)
         return size
 
     def close(self) -> None:
@@ -326,5 +334,6 @@ class Channel:
             self.closed = True
             self._drop_backlog()
             while self.fds:
-                socket.close(self.fds.popleft())
+                if (fd := self.fds.popleft()) != LOST:
+                    socket.close(fd)
             self.sock.close()

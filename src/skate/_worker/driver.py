@@ -6,12 +6,14 @@ and the runtime is imported while the daemon boots on another core.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from skate._core.environment import JOB_VARIABLE as JOB_ENVIRONMENT
 from skate._core.ids import JOB_BYTES
@@ -42,7 +44,11 @@ class Node:
         from skate._worker.runtime import Runtime
 
         raise_descriptor_limit(USER_DESCRIPTORS_MAX)
-        self.runtime = Runtime(sock)
+        try:
+            self.runtime = Runtime(sock)
+        except OSError:
+            sock.close()
+            raise
         self.runtime.daemon_exit_code = self._exit_code
         self._printer = LogPrinter(self.runtime.loop)
         if log_to_driver:
@@ -93,17 +99,17 @@ class LocalNode(Node):
 
     def __init__(self, config: NodeConfig, *, log_to_driver: bool, env_vars: dict[str, str], namespace: str) -> None:
         ours, theirs = socket.socketpair()
-        config.control_fd = theirs.fileno()
-        report, config.report_fd = os.pipe() if config.cluster is not None else (-1, -1)
-        environment = {**os.environ, **env_vars, JOB_ENVIRONMENT: _as_json(env_vars)}
-        self.process = _spawn(config, [theirs.fileno(), config.report_fd], environment)
-        theirs.close()
+        with theirs:
+            config.control_fd = theirs.fileno()
+            report, config.report_fd = os.pipe() if config.cluster is not None else (-1, -1)
+            environment = {**os.environ, **env_vars, JOB_ENVIRONMENT: _as_json(env_vars)}
+            self.process = _spawn(config, [theirs.fileno(), config.report_fd], environment)
         try:
             if config.cluster is not None:
                 os.close(config.report_fd)
                 _check(report, config.cluster, self.process)
             super().__init__(ours, log_to_driver=log_to_driver, namespace=namespace)
-        except ConnectionError:
+        except OSError:
             ours.close()
             self.process.wait()
             raise
@@ -130,6 +136,22 @@ class LocalNode(Node):
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+@contextlib.contextmanager
+def naming_limits() -> Iterator[None]:
+    """An error that comes from a limit of the system says which."""
+    try:
+        yield
+    except (OSError, RuntimeError, MemoryError) as error:
+        from skate._system_limits import limit_of
+
+        limit = limit_of(error)
+        if not limit:
+            raise
+        from skate.exceptions import SystemLimitError
+
+        raise SystemLimitError(what="init() could not start a node, or join one.", limit=limit) from None
 
 
 def _submitted_job() -> bytes:

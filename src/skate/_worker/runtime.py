@@ -19,10 +19,9 @@ Serialising and deserialising user values happens outside it.
 
 from __future__ import annotations
 
-import mmap
+import functools
 import os
 import socket
-import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -48,14 +47,14 @@ from skate._serialize.values import (
     serialize_scalar,
 )
 from skate._store.client import StoreClient
-from skate._store.layout import arena_file_bytes
 from skate._store.seals import Seals
 from skate._wire import messages as m
-from skate._wire.channel import Channel, TooLarge
+from skate._wire.channel import LOST, Channel, TooLarge
 from skate._wire.lasting import LastingChannel
 from skate._worker.actors import Actors
 from skate._worker.arguments import Arguments
 from skate._worker.borrow import Borrowing
+from skate._worker.broken import Broken, map_arena, no_descriptor_left, on_failure
 from skate._worker.calls import Call
 from skate._worker.context import TaskContext
 from skate._worker.execute import Executor
@@ -70,7 +69,7 @@ from skate._worker.submit import COLLECT_MAX, Submitter
 from skate._worker.subscriptions import Subscriptions
 from skate._worker.surroundings import inherited_env, take_up
 from skate._worker.values import Values
-from skate.exceptions import InternalError, NodeDiedError
+from skate.exceptions import NodeDiedError, SystemLimitError
 
 if TYPE_CHECKING:
     from skate._worker.garbage import Garbage
@@ -94,7 +93,7 @@ class Runtime:
         self.is_driver = slot is None
         self.table = ObjectTable()
         self.loop = Loop(self._handle, self._on_closed, self._tick)
-        self.loop.on_failure = self._on_failure
+        self.loop.on_failure = functools.partial(on_failure, self)
         self.lock = self.loop.lock
         self._control = Channel(control, carries_fds=True, name="daemon")
         self._seals = Seals(self._control.send)
@@ -132,7 +131,7 @@ class Runtime:
         self.request = self.requests.request
         self.ask = self.requests.ask
         #: Set when the node daemon is gone, or a bug has ended the I/O thread: nothing works any more, and that is why.
-        self.broken: NodeDiedError | InternalError | None = None
+        self.broken: Broken | None = None
         self.closed = False
         #: Nothing is left to be closed.
         self._torn_down = False
@@ -182,8 +181,8 @@ class Runtime:
 
     def start(self, hello: m.Hello, timeout: float) -> None:
         """Say hello to the daemon and wait for its welcome."""
+        self.loop.start()  # first: a worker that has no thread for its connections is not ready, and must not say so
         self._control.send(hello)
-        self.loop.start()
         if not self.loop.wait(lambda: self._welcomed or self.broken, time.monotonic() + timeout):
             raise NodeDiedError(f"the node daemon did not answer within {timeout:.0f} s of its start.")
         if self.broken:
@@ -196,7 +195,10 @@ class Runtime:
         self.driver_id = message.process_id if self.is_driver else b""
         self.in_cluster = node_of(message.process_id) > 0
         fd = self._control.fds.popleft() if self._arena_fd is None else self._arena_fd
-        self.arena = mmap.mmap(fd, arena_file_bytes(message.arena_bytes))
+        arena = map_arena(self, fd, message.arena_bytes)
+        if arena is None:
+            return
+        self.arena = arena
         private.arena = private.Arena(fd, self.arena)
         self.store = StoreClient(self.arena, message.arena_bytes, self._seals, self.request, self.process_id)
         if self._slot is not None:
@@ -276,7 +278,11 @@ class Runtime:
             case m.Allocated() | m.Pinned() | m.StoreFull() | m.FetchFailed() | m.Answer():
                 self.requests.on_reply(message)
             case m.PeerConnected():
-                sock = socket.socket(fileno=self._control.fds.popleft())
+                fd = self._control.fds.popleft()
+                if fd == LOST:
+                    no_descriptor_left(self, "a connection to another process could not be made.")
+                    return
+                sock = socket.socket(fileno=fd)
                 self.loop.add(self.peers.on_connected(message, sock))
             case m.PeerGone():
                 self.peers.on_gone(message)
@@ -301,6 +307,8 @@ class Runtime:
 
                 on_unreachable(self, message)
             case m.Goodbye():
+                if message.limit:
+                    self.broken = SystemLimitError(what="the node of this driver did not start.", limit=message.limit)
                 self._said_goodbye = True
                 self.node_stays = message.stays
                 self.ended_with_node = message.detached
@@ -357,6 +365,8 @@ class Runtime:
         if self.closed:
             self.broken = self.broken or NodeDiedError("skate.shutdown() was called.")
             return
+        if self.broken is not None:
+            return
         if self._said_goodbye and self.is_driver:
             self.broken = NodeDiedError(
                 "the node of this driver was ended: by `skate stop`, or its cluster ended or took it for dead.\n"
@@ -374,20 +384,11 @@ class Runtime:
             os._exit(1)  # a worker without its daemon has nobody to work for
         self._fail_pending(self.broken)
 
-    def _on_failure(self, error: Exception) -> None:
-        """The I/O thread has met a bug: who waits is told, and a worker ends, so that its tasks can run elsewhere."""
-        if self.closed:
-            return
-        import traceback
-
-        detail = "".join(traceback.format_exception(error))
-        if not self.is_driver:
-            sys.stderr.write(f"skate: a worker ends because of a bug in Skate.\n{detail}")
-            sys.stderr.flush()
-            os._exit(1)
+    def end_all(self, error: Broken) -> None:
+        """Nothing works any longer: who waits is told."""
         with self.lock:
-            self.broken = InternalError(detail=detail)
-            self._fail_pending(self.broken)
+            self.broken = error
+            self._fail_pending(error)
         self.loop.notify()
 
     def _fail_pending(self, error: BaseException) -> None:

@@ -73,6 +73,9 @@ SPREAD_WAIT_FREE_S = 5.0
 #: Leases of zero-CPU tasks asked for at a time: there is no natural bound on them.
 ZERO_CPU_LEASES = 4
 
+#: What helps when no worker can be started.
+START_AGAIN = "see to that (a limit can be raised, or less be used by this program and others), and submit it again."
+
 log = logging.getLogger("skate")
 
 
@@ -373,6 +376,9 @@ class Submitter:
                 error = TaskPlacementGroupRemoved()
             elif message.unreachable:
                 error = NodeUnreachableError(task_name=entry.call.name, reason=message.unreachable)
+            elif message.reason and not cls.env:
+                reason = f"no worker could be started for it: {message.reason}"
+                error = TaskUnschedulableError(name=entry.call.name, reason=reason, next=START_AGAIN)
             elif message.reason:
                 error = RuntimeEnvSetupError(task_name=entry.call.name, reason=message.reason)
             else:

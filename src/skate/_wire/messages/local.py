@@ -116,6 +116,8 @@ class Goodbye(Message, tag=9):
     stays: bool = False
     #: What users call the detached actors that end with the node.
     detached: list[str] = []
+    #: Set if the node could not be started because of a limit of the system: which.
+    limit: str = ""
 
 
 class Logs(Message, tag=10):
