@@ -57,7 +57,7 @@ class ObjectRefGenerator(Generic[T]):
         """Whether `next` would return at once (or end); waits up to `timeout` seconds."""
         runtime = current_runtime()
         stream = self._stream_in(runtime)
-        return runtime.block_until(lambda: stream.has_news, timeout)
+        return stream.has_news or runtime.block_until(lambda: stream.has_news, timeout)
 
     def __aiter__(self) -> AsyncIterator[ObjectRef[T]]:
         return self

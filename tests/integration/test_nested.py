@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +262,74 @@ def test_waiting_for_a_future_of_the_standard_library_needs_no_cpu(cpus: int) ->
     error = skate.remote(lambda: repr(fail.remote().future().exception()))
     assert skate.get(deep.remote(5), timeout=WITHIN_S) == 5
     assert "KeyError" in skate.get(error.remote(), timeout=WITHIN_S)
+
+
+# -- values that are there already -------------------------------------------------------------------------------------
+
+
+def times_given_back(action: Callable[[], object]) -> int:
+    """In a task: how often its CPU was given to others while that was done."""
+    from skate._worker.current import get_runtime
+
+    runtime = get_runtime()
+    sent: list[str] = []
+    send = runtime.send
+
+    def note(message: Any) -> None:
+        sent.append(type(message).__name__)
+        send(message)
+
+    runtime.send = note  # type: ignore[method-assign]
+    try:
+        action()
+    finally:
+        runtime.send = send  # type: ignore[method-assign]
+    return sent.count("Blocked")
+
+
+@pytest.mark.parametrize("way", ["get", "wait", "wait for all", "next_ready", "polls"])
+def test_a_task_keeps_its_cpu_while_it_looks_at_values_that_are_there(way: str) -> None:
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def look() -> int:
+        done = [add_one.remote(x) for x in range(3)] + [skate.put(0)]
+        stream = skate.remote(num_returns="streaming")(lambda: iter(range(3))).remote()
+        skate.wait(done, num_returns=4)
+        wait_for(lambda: stream.next_ready(timeout=1), WITHIN_S, "the first item")
+        pending = add_one.remote(skate.remote(lambda: 1).remote())
+        actions: dict[str, Callable[[], object]] = {
+            "get": lambda: skate.get(done),
+            "wait": lambda: skate.wait([*done, pending], num_returns=2, timeout=5),
+            "wait for all": lambda: skate.wait(done, num_returns=4),
+            "next_ready": lambda: stream.next_ready(timeout=5),
+            "polls": lambda: [skate.wait([pending], timeout=0) for _ in range(5)],
+        }
+        return times_given_back(actions[way])
+
+    assert skate.get(look.remote(), timeout=WITHIN_S) == 0
+
+
+@pytest.mark.parametrize("way", ["get", "wait"])
+def test_a_task_keeps_its_cpu_while_values_that_others_have_are_brought(way: str) -> None:
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def look(refs: list[Any]) -> int:
+        one_by_one = {"get": lambda: [skate.get(ref) for ref in refs], "wait": lambda: [skate.wait([r]) for r in refs]}
+        return times_given_back(one_by_one[way])
+
+    refs = [skate.put(number) for number in range(50)]
+    # Each takes a fraction of a millisecond; on a busy machine some may take longer than a task should hold its CPU.
+    assert skate.get(look.remote(refs), timeout=WITHIN_S) < 50
+
+
+def test_a_task_that_has_to_wait_for_values_of_others_gives_its_cpu_back() -> None:
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    def look(refs: list[Any]) -> list[int]:
+        return skate.get(refs)
+
+    behind = add_one.remote(skate.remote(lambda: skate.get(add_one.remote(1))).remote())
+    assert skate.get(look.remote([behind]), timeout=WITHIN_S) == [3]

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from skate._core.patience import Sight
     from skate._worker.runtime import Runtime
 
+#: A value that another process has is here after some 0.2 ms, or 5 ms if Python is busy there. A task that waits longer
+#: gives its CPU to others.
+FETCH_S = 0.005
+
 
 def unknown(id: bytes) -> ObjectLostError:
     """The error of a reference to an object that this process knows nothing of."""
@@ -112,7 +116,9 @@ class Values:
             return True
 
         if not ready():
-            self._fetch_missing(refs)
+            of_others = self._fetch_missing(refs)
+            if of_others and self._arrives_soon(ready, timeout):
+                return values
             if not runtime.block_until(ready, timeout, lambda: missing):
                 from skate._worker.why import explain_timeout
 
@@ -170,15 +176,33 @@ class Values:
             raise TimeoutError
         return found
 
-    def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> None:
-        """Ask the owners of borrowed objects for their values."""
+    def _fetch_missing(self, refs: Sequence[ObjectRef[Any]]) -> bool:
+        """Ask the owners of borrowed objects for their values; whether all that are missing belong to others."""
         runtime = self._runtime
-        if runtime.table.borrows:
-            with runtime.lock:
-                for ref in refs:
-                    entry = runtime.table.entries.get(ref._id)
-                    if entry is not None and entry.owner and entry.value is None:
+        if not runtime.table.borrows:
+            return False
+        of_others = True
+        with runtime.lock:
+            for ref in refs:
+                entry = runtime.table.entries.get(ref._id)
+                if entry is not None and entry.value is None:
+                    if entry.owner:
                         runtime.borrowing.fetch(ref._id, entry)
+                    else:
+                        of_others = False
+        return of_others
+
+    def _arrives_soon(self, ready: Callable[[], object], timeout: float | None) -> bool:
+        """Whether that becomes true in the time that owners take to send what they have.
+
+        A task holds its CPU meanwhile: if it gave it back for each value that another process has, workers would be
+        started for others, and there would be more of them at work than CPUs.
+        """
+        runtime = self._runtime
+        if runtime.executor is None:
+            return False
+        wait_s = FETCH_S if timeout is None else min(FETCH_S, timeout)
+        return runtime.loop.wait(ready, time.monotonic() + wait_s)
 
     def wait(
         self, refs: Sequence[ObjectRef[Any]], num_returns: int, timeout: float | None
@@ -189,7 +213,7 @@ class Values:
         entries = runtime.table.entries
         # A generator is ready when its next item is, or its end.
         streams = {ref._id: runtime.streams.get(ref._id) for ref in refs if type(ref) is not ObjectRef}
-        self._fetch_missing([ref for ref in refs if ref._id not in streams] if streams else refs)
+        of_others = self._fetch_missing([ref for ref in refs if ref._id not in streams] if streams else refs)
         unready = list(refs)
         found: list[bytes] = []
 
@@ -209,7 +233,8 @@ class Values:
             unready = still
             return len(found) >= num_returns
 
-        runtime.block_until(ready, timeout)
+        if not ready() and not (of_others and not streams and self._arrives_soon(ready, timeout)):
+            runtime.block_until(ready, timeout)
         self._check_node()  # then all that was pending counts as ready
         chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
         return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
