@@ -104,6 +104,92 @@ skate.get([first.remote(), second.remote(), first.options(name="named").remote()
     assert len(output) in (2, 3)
 
 
+#: Written past Python's streams: by a system call, by a child process, and by a library in C.
+NATIVE = """
+import ctypes
+def natively(text):
+    os.write(1, f"{text} by os.write\\n".encode())
+    subprocess.run(["echo", f"{text} by a child"], check=True)
+    libc = ctypes.CDLL(None)
+    libc.puts(f"{text} by libc".encode())
+    libc.fflush(None)
+HOW = ("os.write", "a child", "libc")
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "threaded"])
+def test_what_an_init_and_native_code_of_an_actor_print_carries_the_name_of_its_class(kind: str) -> None:
+    options = "max_concurrency=4" if kind == "threaded" else ""
+    output, errors = run(
+        f"""{NATIVE}
+skate.init(num_cpus=1)
+class Counter:
+    def __init__(self):
+        print("init by print")
+        natively("init")
+        print("init by print to stderr", file=sys.stderr)
+        os.write(2, b"init by os.write to stderr\\n")
+    {"async " if kind == "async" else ""}def count(self):
+        natively("count")
+        print("count by print")
+counter = skate.remote(Counter).options({options}).remote()
+skate.get(counter.count.remote())
+"""
+    )
+    found = [re.fullmatch(r"\((\S+) pid=\d+\) (.*)", line) for line in output + errors]
+    names = {match[2]: match[1] for match in found if match}
+    assert names.pop("count by print") == "Counter.count"
+    assert len(names) == 9
+    assert set(names.values()) == {"Counter"}, names
+
+
+def test_what_an_init_prints_that_fails_carries_the_name_of_its_class() -> None:
+    _, errors = run(
+        """
+skate.init(num_cpus=1)
+@skate.remote
+class Broken:
+    def __init__(self):
+        os.write(2, b"about to fail\\n")
+        raise ValueError
+try:
+    skate.get(Broken.remote().__ray_ready__.remote())
+except skate.exceptions.ActorDiedError:
+    pass
+"""
+    )
+    assert [re.sub(r"pid=\d+", "pid=…", line) for line in errors] == ["(Broken pid=…) about to fail"]
+
+
+def test_what_native_code_prints_carries_the_name_of_the_task_that_runs() -> None:
+    """Of many short ones in a row, some of which print by Python, too; each in another process than the daemon."""
+    output, _ = run(
+        f"""{NATIVE}
+os.environ["SKATE_DEDUP_LOGS"] = "0"
+skate.init(num_cpus=1)
+@skate.remote
+def first(number):
+    os.write(1, b"first %d\\n" % number)
+@skate.remote
+def second(number):
+    natively(f"second {{number}}")
+@skate.remote
+def third(number):
+    print("third", number)
+refs = []
+for number in range(20):
+    refs += [first.remote(number), third.remote(number), first.options(name="named").remote(number)]
+    refs += [first.remote(number), second.remote(number), second.remote(number), third.remote(number)]
+skate.get(refs)
+"""
+    )
+    assert len(output) == 20 * (3 + 2 + 2 * 3)
+    for line in output:
+        name, task = re.fullmatch(r"\((\S+) pid=\d+\) (\S+).*", line).groups()  # type: ignore[union-attr]
+        assert name == task or (name, task) == ("named", "first"), line
+    assert sum(line.startswith("(named") for line in output) == 20
+
+
 def test_partial_lines_are_shown_whole() -> None:
     output, _ = run_task(
         "sys.stdout.write('one ')\nsys.stdout.flush()\nsys.stdout.write('line\\n')\nsys.stdout.write('no end')"

@@ -51,6 +51,42 @@ def test_a_task_that_ended_without_a_newline_keeps_its_words() -> None:
     assert [(line.name, line.text) for line in lines] == [("first", "half a line"), ("second", "more")]
 
 
+def test_what_no_marker_is_in_force_for_is_by_the_task_that_runs() -> None:
+    stream = Stream(is_error=False)
+    stream.native_name, stream.native_name_after = "first", "second"
+    lines = stream.feed(b"native\n\0skate:task:first\nprinted\nnative\n")
+    assert [line.name for line in lines] == ["first"] * 3
+    stream.native_name = "second"
+    assert stream.feed(b"native\n")[0].name == "first", "the marker is in force until another one"
+    (line,) = stream.feed(b"\0skate:task:\0first\nnative\n")
+    assert line.name == "second"
+    stream.native_name = ""
+    assert stream.feed(b"of nobody\n")[0].name == ""
+
+
+def test_what_was_in_the_pipe_when_the_next_task_began_is_by_the_one_before() -> None:
+    """The daemon reads all at once, when the third task runs."""
+    stream = Stream(is_error=False)
+    stream.native_name = stream.native_name_after = "third"
+    lines = stream.feed(b"a\nb\n\0skate:task:\0first\nc\n\0skate:task:\0second\nd\n")
+    assert [(line.name, line.text) for line in lines] == [
+        ("first", "a"),
+        ("first", "b"),
+        ("second", "c"),
+        ("third", "d"),
+    ]
+
+
+def test_an_unfinished_line_of_native_code_has_a_name_too() -> None:
+    stream = Stream(is_error=False)
+    stream.native_name = stream.native_name_after = "first"
+    assert stream.feed(b"50 %") == []
+    assert [(line.name, line.text) for line in stream.flush()] == [("first", "50 %")]
+    stream.feed(b"60 %")
+    stream.native_name = stream.native_name_after = "second"
+    assert [(line.name, line.text) for line in stream.feed(b"\0skate:task:\0first\n")] == [("first", "60 %")]
+
+
 def test_half_a_marker_is_not_shown() -> None:
     stream = Stream(is_error=False)
     stream.feed(b"\0skate:ta")

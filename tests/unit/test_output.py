@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from skate._node.logs import Stream
+from skate._store.layout import NAME_BYTES, read_name
 from skate._worker import output
 from skate._worker.context import CURRENT_CALL
-from skate._worker.output import TaggedBuffer, flush_output, tag_output
+from skate._worker.output import TaggedBuffer, flush_output, show_name, tag_output
 
 
 class Worker:
@@ -132,6 +133,62 @@ def test_output_that_a_task_has_closed_does_no_harm(worker: Worker) -> None:
     worker.text.write("partial")
     worker.text.close()
     worker.leave()
+
+
+@pytest.fixture
+def field(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> memoryview:
+    """Where the worker's name stands for the daemon; its one stream is that of the process."""
+    monkeypatch.setattr(output, "_buffers", [worker.buffer])
+    monkeypatch.setattr(output, "_shown_name", "")
+    return memoryview(bytearray(NAME_BYTES))
+
+
+def test_what_native_code_writes_is_by_the_task_whose_name_is_shown(worker: Worker, field: memoryview) -> None:
+    descriptor = worker.buffer.fileno()
+
+    def run(id: bytes, name: str) -> None:
+        worker.enter(id, name)
+        show_name(field, name)
+
+    run(b"1", "first")
+    os.write(descriptor, b"native first\n")
+    run(b"2", "second")
+    worker.text.write("printed second\n")
+    os.write(descriptor, b"native second\n")
+    run(b"3", "third")
+    os.write(descriptor, b"native third\n")
+    run(b"4", "third")
+    os.write(descriptor, b"native third\n")
+    worker.stream.native_name = worker.stream.native_name_after = read_name(field)
+    texts = ["native first", "printed second", "native second", "native third", "native third"]
+    assert worker.lines() == [(text.split()[1], text) for text in texts]
+
+
+def test_nothing_is_written_for_the_name_of_a_task_that_prints_nothing(worker: Worker, field: memoryview) -> None:
+    for name in ("first", "second"):
+        show_name(field, name)
+    with pytest.raises(BlockingIOError):
+        os.read(worker._reader, 1)
+    assert read_name(field) == "second"
+
+
+def test_a_print_outside_of_tasks_has_no_name_after_the_name_has_changed(worker: Worker, field: memoryview) -> None:
+    worker.enter(b"1", "first")
+    show_name(field, "first")
+    worker.text.write("a\n")
+    show_name(field, "second")
+    worker.leave()
+    worker.text.write("b\n")
+    worker.stream.native_name = worker.stream.native_name_after = "second"
+    assert worker.lines() == [("first", "a"), ("", "b")]
+
+
+def test_a_closed_stream_does_no_harm_when_the_name_changes(worker: Worker, field: memoryview) -> None:
+    worker.enter(b"1", "first")
+    worker.text.write("partial")
+    worker.text.close()
+    show_name(field, "second")
+    assert read_name(field) == "second"
 
 
 def test_both_streams_of_a_process_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,11 @@ A worker marks the task that it is in by a line of its own, `\\0skate:task:<name
 on each stream. The marker is not shown; the lines after it carry the name. It may follow text that another task has
 left unfinished: that is a line of its own, and the other's.
 
+Native code and child processes write to the same pipes, without a marker. What they write carries the name that the
+worker has put into its slot of the arena, when the daemon reads it. The worker may be in a task of another name by
+then; so before such a task it looks whether something is in the pipe, or a marker in force, and if so writes
+`\\0skate:task:\\0<name>`: what came before it without a marker was by the task of that name, and no marker is in force.
+
 Everything is bounded. A longer line than LINE_BYTES_MAX is cut and says so. When the driver does not keep up, lines
 beyond QUEUE_LINES_MAX are dropped and their number is said instead. A program that prints is never stopped by this.
 """
@@ -19,6 +24,7 @@ from skate._core.task import Line
 from skate._wire.messages import Logs
 
 TASK_MARK = b"\0skate:task:"
+END_OF_MARK = b"\0"
 #: A line longer than this is cut.
 LINE_BYTES_MAX = 16 << 10
 #: Lines that wait for a driver that does not read; more are dropped.
@@ -38,8 +44,13 @@ class Stream:
 
     def __init__(self, *, is_error: bool) -> None:
         self.pid = 0
-        #: The task that prints, as the worker said.
-        self.name = ""
+        #: The task that prints, as the last marker says; None: there is none, or it has ended.
+        self.name: str | None = None
+        #: Who prints what no marker is in force for: as the slot said just before the data were read, and just after.
+        self.native_name = ""
+        self.native_name_after = ""
+        #: Where in the lines of this data those are that have no name yet.
+        self._unnamed: list[int] = []
         self.is_error = is_error
         self._partial = bytearray()
         #: Something came since the daemon last looked for text that stays without a newline.
@@ -55,6 +66,7 @@ class Stream:
         """The lines that are complete with this data."""
         lines: list[Line] = []
         self.fed = True
+        self._unnamed.clear()
         *whole, rest = data.split(b"\n")
         for piece in whole:
             if self._skipping:
@@ -70,6 +82,7 @@ class Stream:
                 self._add(bytes(self._partial), lines)
                 self._partial.clear()
                 self._skipping = True
+        self._name_all(lines, self.native_name)
         return lines
 
     def flush(self) -> list[Line]:
@@ -78,16 +91,28 @@ class Stream:
         if self._partial:
             self._add(bytes(self._partial), lines)
             self._partial.clear()
+        self._name_all(lines, self.native_name)
         return lines
+
+    def _name_all(self, lines: list[Line], name: str) -> None:
+        for index in self._unnamed:
+            lines[index].name = name
+        self._unnamed.clear()
 
     def _add(self, piece: bytes, lines: list[Line]) -> None:
         mark = piece.find(TASK_MARK)
         # A marker not at the beginning: the task before ended its output without a newline.
         text = piece if mark < 0 else piece[:mark]
         if text or mark < 0:
-            lines.append(Line(self.pid, self.name, self.is_error, _decode(text)))
+            if self.name is None:
+                self._unnamed.append(len(lines))
+            lines.append(Line(self.pid, self.name or "", self.is_error, _decode(text)))
         if mark >= 0:
-            self.name = _decode(piece[mark + len(TASK_MARK) :])
+            said = piece[mark + len(TASK_MARK) :]
+            self.name = _decode(said)
+            if said.startswith(END_OF_MARK):
+                self._name_all(lines, self.name[1:])
+                self.name, self.native_name = None, self.native_name_after
 
 
 def _decode(text: bytes) -> str:

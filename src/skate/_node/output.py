@@ -44,10 +44,14 @@ class Output:
 
     def _read_pipe(self, process: Process, fd: int, stream: Stream) -> int:
         """Read once; the number of bytes, 0 at the end of the stream."""
+        assert process.worker is not None
+        slot, printing_name = process.worker.slot, self._daemon.store.printing_name
+        stream.native_name = printing_name(slot)
         try:
             data = os.read(fd, PIPE_BYTES)
         except BlockingIOError:
             return 1
+        stream.native_name_after = printing_name(slot)
         self._show(process, stream, stream.feed(data))
         return len(data)
 
@@ -86,6 +90,7 @@ class Output:
         worker = process.worker
         assert worker is not None
         for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
+            stream.native_name = stream.native_name_after = self._daemon.store.printing_name(worker.slot)
             left = PIPE_DRAIN_BYTES_MAX
             while left > 0:
                 try:

@@ -30,7 +30,15 @@ from skate._core.object_records import (
 )
 from skate._core.object_table import ObjectTable, StoreProtocolError
 from skate._node.spill import Spill, punch_hole
-from skate._store.layout import HEAD_BYTES, arena_file_bytes, slot_fields
+from skate._store.layout import (
+    HEAD_BYTES,
+    NAMES_BYTES,
+    arena_file_bytes,
+    name_field,
+    names_offset,
+    read_name,
+    slot_fields,
+)
 from skate._wire.messages import Allocate, Allocated, Free, Message, Pin, Pinned, ReturnSpace, Seal, StoreFull, Unpin
 
 __all__ = ["Store", "StoreProtocolError"]
@@ -86,6 +94,8 @@ class Store:
         os.ftruncate(self.fd, arena_file_bytes(arena_bytes))
         self._arena = mmap.mmap(self.fd, arena_bytes)
         self._view = memoryview(self._arena)
+        self._names_map = mmap.mmap(self.fd, NAMES_BYTES, offset=names_offset(arena_bytes))
+        self._names = memoryview(self._names_map)
         self._spill = Spill(self._view, spill_directory, wake)
         self._reply = reply
         self._collect = collect
@@ -220,9 +230,13 @@ class Store:
         _, last = slot_fields(self._view, slot)
         return self.running_task(slot) or (bytes(last) if any(last) else b"")
 
+    def printing_name(self, slot: int) -> str:
+        """The task that a process runs or has run last, or the class of its actor, by name; "" if that is not known."""
+        return read_name(name_field(self._names, slot))
+
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for its next process."""
-        for field in slot_fields(self._view, slot):
+        for field in (*slot_fields(self._view, slot), name_field(self._names, slot)):
             field[:] = bytes(len(field))
 
     def has(self, id: bytes) -> bool:
@@ -267,6 +281,8 @@ class Store:
         self._spill.close()
         self._view.release()
         self._arena.close()
+        self._names.release()
+        self._names_map.close()
         os.close(self.fd)
 
     def _carry_out(self, commands: Iterable[Command]) -> None:

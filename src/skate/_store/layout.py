@@ -4,13 +4,19 @@
     0               HEAD_BYTES (1 MiB)   process slots: SLOT_COUNT (16,384) of SLOT_BYTES (64) each; memory is used for
                                          those of processes that there have been
     HEAD_BYTES      to arena_bytes       objects, each on a multiple of ALIGNMENT; the daemon says who may use what
-    arena_bytes     to arena_file_bytes  never touched, so it costs address space and no memory
+    arena_bytes     to names_offset      never touched, so it costs address space and no memory
+    names_offset    NAMES_BYTES          SLOT_COUNT names of NAME_BYTES (96) each, one for each process slot; memory is
+                                         used as for the slots
 
     OFFSET  SIZE  process slot
     0       20    id of the first return of the task that the process runs now; zeros: none. The worker writes it
                   before each task, and the daemon reads it after the worker's death, to say what it died of.
     20      20    the same of the task that it ran last, while it runs none: its result may not have left yet.
     40      24    unused; keeps slots of different processes in different cache lines
+
+The name of a process is that of the task that it runs or has run last, or of the class of the actor that it is: in
+UTF-8, filled up with zeros. The worker writes it before a task that has another name than the last one. The daemon
+reads it when native code or a child process has printed something, to say who did.
 
 The untouched tail is there because a process looks at an object through a ctypes array whose length is a power of two
 not below the object's size (an array type per power of two, instead of one for every size that was ever seen). Such
@@ -28,6 +34,11 @@ SLOT_BYTES = 64
 SLOT_COUNT = HEAD_BYTES // SLOT_BYTES
 #: Size of either field of a slot: an object id (`_core.ids.OBJECT_BYTES`).
 SLOT_TASK_BYTES = 20
+#: The longest name, in bytes; a longer one is cut.
+NAME_BYTES = 96
+NAMES_BYTES = SLOT_COUNT * NAME_BYTES
+#: What a part of a file has to begin at to be mapped by itself: a multiple of the largest page size that there is.
+MAPPING_BYTES = 1 << 16
 #: Every object starts on a multiple of this: a cache line, and what vector instructions like best.
 ALIGNMENT = 64
 
@@ -45,6 +56,21 @@ def slot_fields(arena: memoryview, slot: int) -> tuple[memoryview, memoryview]:
     return arena[at : at + SLOT_TASK_BYTES], arena[at + SLOT_TASK_BYTES : at + 2 * SLOT_TASK_BYTES]
 
 
+def name_field(names: memoryview, slot: int) -> memoryview:
+    """Where the name of a process is, in the memory that begins at `names_offset`."""
+    slot_offset(slot)
+    return names[slot * NAME_BYTES : (slot + 1) * NAME_BYTES]
+
+
+def write_name(field: memoryview, name: str) -> None:
+    field[:] = name.encode("utf-8", "backslashreplace")[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+
+
+def read_name(field: memoryview) -> str:
+    """The name of a process; "" if it has none."""
+    return bytes(field).rstrip(b"\0").decode("utf-8", "ignore")
+
+
 def align(size: int) -> int:
     """The space that an object of `size` bytes takes up."""
     return (size + ALIGNMENT - 1) & -ALIGNMENT
@@ -55,6 +81,12 @@ def view_bytes(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+def names_offset(arena_bytes: int) -> int:
+    """Where the names of processes begin in the file: behind the largest view of an object at the last offset."""
+    end = arena_bytes + view_bytes(arena_bytes)
+    return (end + MAPPING_BYTES - 1) & -MAPPING_BYTES
+
+
 def arena_file_bytes(arena_bytes: int) -> int:
-    """The length of the file and of its mapping: the largest view of an object, at the last offset, still fits."""
-    return arena_bytes + view_bytes(arena_bytes)
+    """The length of the file and of its mapping."""
+    return names_offset(arena_bytes) + NAMES_BYTES

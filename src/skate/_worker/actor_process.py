@@ -23,7 +23,7 @@ from skate._serialize.failures import failure_of
 from skate._wire import messages as m
 from skate._worker.context import ManyCalls
 from skate._worker.loading import load_arguments
-from skate._worker.output import end_as_a_program
+from skate._worker.output import end_as_a_program, show_name
 from skate.exceptions import AsyncioActorExit
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class ActorProcess:
         try:
             with runtime.lock:
                 self._executor.define(self.start.define, self.start.owner)
+            show_name(self._executor.name_field, self.start.info.class_name)
             runtime.context.enter(creation, self.start.life - 1)
             cls = self._executor.functions.load(creation.fn)
             kind, what = "arguments", "an argument of its creation is"

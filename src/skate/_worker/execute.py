@@ -40,7 +40,7 @@ from skate._serialize.values import (
     serialize,
     serialize_scalar,
 )
-from skate._store.layout import SLOT_TASK_BYTES, slot_fields
+from skate._store.layout import SLOT_TASK_BYTES, name_field, names_offset, slot_fields
 from skate._wire import messages as m
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.cancellation import Cancellation
@@ -48,7 +48,7 @@ from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
 from skate._worker.loading import OutOfReach, load_arguments
-from skate._worker.output import end_as_a_program, flush_output
+from skate._worker.output import end_as_a_program, flush_output, show_name
 from skate._worker.peers import Peer
 from skate._worker.produce import Producer, WrongReturn
 from skate._worker.run_queue import RunQueue
@@ -78,7 +78,10 @@ class Executor:
         #: What this process has become, if it has.
         self.actor: ActorProcess | None = None
         self._actor_start: m.StartActor | None = None
-        self._slot, self._slot_last = slot_fields(memoryview(runtime.arena), slot)
+        arena = memoryview(runtime.arena)
+        self._slot, self._slot_last = slot_fields(arena, slot)
+        #: What native code prints carries the name that stands here.
+        self.name_field = name_field(arena[names_offset(runtime.welcome.arena_bytes) :], slot)
         #: The task that the main thread is in, and its owner.
         self._current: Task | None = None
         self._owner: Peer | None = None
@@ -325,6 +328,9 @@ class Executor:
             self._owner = peer
             self._current = task
             slot[_ALL] = id
+            is_other = task.fn != fn
+            if is_other and self.actor is None:
+                show_name(self.name_field, self._task_name(task))
             if self._cancelled_early and id in self._cancelled_early:
                 result: Result | None = self.cancelled_result(id, began=False)
             else:
@@ -338,14 +344,17 @@ class Executor:
                 cancellation.id = b""
             end = perf_counter()
             self._current = None
-            if task.fn != fn:
+            if is_other:
                 fn = task.fn
                 name = self.functions.name(fn)
                 timings = {}
             extra = task.extra
-            if extra is not None and extra.max_calls:
-                self._count_call(task.fn, extra.max_calls)
-            note(((extra is not None and extra.name) or name, id, begin, end))
+            if extra is None:
+                note((name, id, begin, end))
+            else:
+                if extra.max_calls:
+                    self._count_call(task.fn, extra.max_calls)
+                note((extra.name or name, id, begin, end))
             if result is not None:
                 if not outbox:
                     # Not its end: after a long task the next one is likely to be long too.
@@ -363,9 +372,12 @@ class Executor:
             else:
                 timing[0] += 1
                 timing[1] += end - begin
-            if extra is not None and extra.once:
-                self.flush()
-                end = perf_counter()
+            if extra is not None:
+                if extra.name:
+                    fn = b""  # the next task of this function has another name
+                if extra.once:
+                    self.flush()
+                    end = perf_counter()
         self._slot_last[:] = self._slot  # until its result has left, it may be what this process dies of
         self._slot[:] = _NO_TASK
         self._cancelled_early.clear()  # those had ended

@@ -3,11 +3,17 @@
 The daemon reads a worker's output from pipes and cannot know which task wrote a line. So before output of another task
 the stream gets a mark, `\\0skate:task:<name>` and an end of line, which the daemon takes out. A mark also ends the line
 that a task has left unfinished. It costs nothing while nothing is printed.
+
+Native code and child processes write to the descriptors themselves, without a mark. For them the name stands in this
+process's slot of the arena, and is written there before a task that has another name than the last one: that is a copy
+of a few bytes, while a mark before each task would wake the daemon. If the daemon has not read yet what the task before
+has written, or a mark of that task is in force, a mark says so first (see `_node/logs.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import sys
@@ -15,12 +21,18 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from skate._store.layout import write_name
 from skate._worker.context import CURRENT_CALL
 
 if TYPE_CHECKING:
     from skate._core.task import Task
 
 MARK = b"\0skate:task:"
+#: No id of a task: whoever writes next is another one.
+NO_WRITER = b"\0"
+#: Asks how many bytes in a pipe have not been read.
+FIONREAD = 0x541B
+_NONE = bytes(4)
 
 
 class TaggedBuffer(io.BufferedWriter):
@@ -28,11 +40,12 @@ class TaggedBuffer(io.BufferedWriter):
 
     def __init__(self, descriptor: int, current_task: Callable[[], Task | None], task_name: Callable[[], str]) -> None:
         super().__init__(io.FileIO(descriptor, "w", closefd=False))
+        self._descriptor = descriptor
         self._current_task = current_task
         self._task_name = task_name
-        #: Which task has written last, and the name that was marked last.
+        #: Which task has written last, and the name that is marked; None: no mark is in force.
         self._writer = b""
-        self._marked = ""
+        self._marked: str | None = None
         #: It was one of several calls that an actor is in.
         self._is_one_of_many = False
         self._at_line_start = True
@@ -55,7 +68,7 @@ class TaggedBuffer(io.BufferedWriter):
             name = self._task_name()
             if name != self._marked or not self._at_line_start:
                 self._marked = name
-                mark = self._mark()
+                mark = _mark(name)
             self._cut_off = b"" if self._at_line_start else self._writer
             self._writer = writer
             self._is_one_of_many = CURRENT_CALL.get() is not None
@@ -69,12 +82,20 @@ class TaggedBuffer(io.BufferedWriter):
         self._unsent = False
         super().flush()
 
-    def _mark(self) -> bytes:
-        return b"%b%b\n" % (MARK, self._marked.encode("utf-8", "backslashreplace"))
-
     def _writer_now(self) -> bytes:
         task = self._current_task()
         return b"" if task is None else task.id
+
+    def end_mark(self, name: str) -> None:
+        """What follows is not by the task that was marked last; what is there and not marked is by that one."""
+        try:
+            in_force = self._marked is not None or not self._at_line_start
+            if in_force or fcntl.ioctl(self._descriptor, FIONREAD, _NONE) != _NONE:
+                self._writer, self._marked, self._at_line_start = NO_WRITER, None, True
+                super().write(_mark(f"\0{name}"))
+                self.flush()
+        except (OSError, ValueError):
+            pass  # the task has closed it
 
     def send_on(self) -> None:
         """What has not been; a line that its task has left unfinished is ended."""
@@ -83,7 +104,8 @@ class TaggedBuffer(io.BufferedWriter):
         try:
             if not self._at_line_start and not self._is_one_of_many and self._writer_now() != self._writer:
                 self._at_line_start = True
-                super().write(self._mark())  # an end of line would be an empty one, if the rest is shown already
+                # An end of line would be an empty one, if the rest is shown already.
+                super().write(_mark(f"\0{_shown_name}" if self._marked is None else self._marked))
                 self._unsent = True
             if self._unsent:
                 self.flush()
@@ -91,8 +113,23 @@ class TaggedBuffer(io.BufferedWriter):
             pass  # the task has closed it
 
 
-#: Those of this process.
+def _mark(name: str) -> bytes:
+    return b"%b%b\n" % (MARK, name.encode("utf-8", "backslashreplace"))
+
+
+#: Those of this process, and the name that stands in its slot.
 _buffers: list[TaggedBuffer] = []
+_shown_name = ""
+
+
+def show_name(field: memoryview, name: str) -> None:
+    """What native code and child processes print from now on is by that task or actor."""
+    global _shown_name
+    if name != _shown_name:
+        for buffer in _buffers:
+            buffer.end_mark(_shown_name)
+        write_name(field, name)
+        _shown_name = name
 
 
 def flush_output() -> None:
