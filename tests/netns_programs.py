@@ -80,6 +80,12 @@ hold = skate.remote(held)
 
 
 @skate.remote
+def hold_and_make(runs: str, release: str, size_bytes: int) -> bytes:
+    held(runs, release)
+    return noise(0, size_bytes)
+
+
+@skate.remote
 class Keeper:
     def hold(self, runs: str, release: str) -> str:
         return held(runs, release)

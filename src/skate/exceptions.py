@@ -421,8 +421,7 @@ class NodeDiedError(SkateError):
 class NodeUnreachableError(NodeDiedError):
     """Two nodes could not reach each other for longer than `partition_grace_s`, and a task was waiting for that.
 
-    Both nodes live, and may reach each other again at any time: the task is given up nevertheless, and is not run a
-    second time.
+    Both nodes live, and may reach each other again at any time. The task is given up, and is not run a second time.
     """
 
     def __init__(self, message: str = "", *, task_name: str = "", reason: str = "", was_sent: bool = False) -> None:
@@ -431,18 +430,13 @@ class NodeUnreachableError(NodeDiedError):
         self.reason = reason
         #: The task was sent to the other node, and may have run there. Otherwise it has not run.
         self.was_sent = was_sent
-        what = "it was waiting for a worker on the only node that may run it, and has not run."
+        what = "it waited for a worker on the only node that may run it, and has not run."
+        next = "submit it again when the path has healed, or let it run on other nodes."
         if was_sent:
-            what = "it was sent to the other node, may have run there, and has no retries left."
-        text = _words.compose(
-            f"task {task_name or '(unknown)'} was given up: its node cannot be reached.",
-            what=what,
-            why=reason,
-            next="submit it again if it may run twice, or allow that with max_retries=."
-            if was_sent
-            else "submit it again when the path has healed, or let it run on other nodes.",
-        )
-        super().__init__(message or text)
+            what = "it was sent to the other node, may have run there, and has no retry left that could run elsewhere."
+            next = "submit it again if it may run twice, or allow that with max_retries=."
+        headline = f"task {task_name or '(unknown)'} was given up: its node cannot be reached."
+        super().__init__(message or _words.compose(headline, what=what, why=reason, next=next))
 
 
 class ObjectLostError(SkateError):

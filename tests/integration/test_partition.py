@@ -8,6 +8,7 @@ What waits for the path is named by `skate.why`, goes on soon after healing, and
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -181,13 +182,16 @@ def test_after_the_grace_a_task_without_retries_fails_and_never_runs_again(
     driver = story.driver
     driver.do(f"""
 task = hold.options(**hard, max_retries=0).remote({story.held("task")})
+bound = hold.options(**hard).remote({story.held("bound")})
 """)
     story.wait_begun("task")
+    story.wait_begun("bound")
     story.cut()
     driver.do(f"pinned = hold.options(**hard).remote({story.held('pinned')})")
     text = story.fails("skate.get(task)", "NodeUnreachableError")
     assert "may have run" in text
     assert "has not run" in story.fails("skate.get(pinned)", "NodeUnreachableError")
+    assert "may have run" in story.fails("skate.get(bound)", "NodeUnreachableError"), "nowhere else may it run"
     (pid,) = story.pids("task")
     assert is_alive(pid), "over there nobody knows"
 
@@ -195,7 +199,7 @@ task = hold.options(**hard, max_retries=0).remote({story.held("task")})
     wait_for(lambda: not is_alive(pid), WITHIN_S, "the worker to be ended")
     assert driver.do("skate.get(where.options(**hard).remote())", HEALED_WITHIN_S) == story.third
     wait_for(lambda: driver.do("skate.available_resources()['CPU']") == 5, WITHIN_S, "the leases to be returned")
-    assert (story.runs("task"), story.runs("pinned")) == (1, 0)
+    assert [story.runs(name) for name in ("task", "bound", "pinned")] == [1, 1, 0]
 
 
 def test_after_the_grace_a_task_with_retries_runs_elsewhere_and_its_late_result_is_ignored(
@@ -206,19 +210,46 @@ def test_after_the_grace_a_task_with_retries_runs_elsewhere_and_its_late_result_
     driver.do(f"""
 soft = dict(scheduling_strategy=at({story.third!r}, soft=True))
 again = hold.options(**soft, max_retries=1).remote({story.held("again")})
+large = hold_and_make.options(**soft, max_retries=1).remote({story.held("large")}, {LARGE_BYTES})
 """)
+    story.wait_begun("large")
     story.wait_begun("again")
     story.cut()
-    wait_for(lambda: story.runs("again") == 2, 2 * SHORT_GRACE_S + WITHIN_S, "it to run again")
+    for name in ("again", "large"):
+        wait_for(lambda name=name: story.runs(name) == 2, 2 * SHORT_GRACE_S + WITHIN_S, f"{name} to run again")
     assert "was sent" not in driver.do("skate.why(again)") or "cannot reach" not in driver.do("skate.why(again)")
     first, _second = story.pids("again")
-    story.release("again")  # both end: the first has a result that nobody wants
+    for name in ("again", "large"):
+        story.release(name)  # both attempts end: the first has a result that nobody wants
+    assert driver.do("digest(skate.get(large))") == digest(noise(0, LARGE_BYTES))
     assert driver.do("skate.get(again)") in {impatient.ids[impatient.head], impatient.ids[impatient.second]}
     story.heal()
     wait_for(lambda: not is_alive(first), WITHIN_S, "the worker of the first attempt to be ended")
     assert driver.do("skate.get(where.options(**hard).remote())", HEALED_WITHIN_S) == story.third
     assert driver.do("skate.get(again)") != story.third
-    assert story.runs("again") == 2
+    assert (story.runs("again"), story.runs("large")) == (2, 2)
+    driver.do("del again, large")
+
+    def is_empty() -> bool:
+        nodes = json.loads(impatient.command("status", "--json"))["nodes"]
+        return not any(node["used"]["object_store_memory"] or node["used"]["CPU"] for node in nodes)
+
+    wait_for(is_empty, WITHIN_S, "what the first attempt has stored to be freed")
+
+
+def test_a_driver_outside_the_cluster_that_cannot_reach_a_node_goes_on_after_healing(cluster: HostCluster) -> None:
+    """It listens nowhere: whoever wants to talk to it asks it to connect."""
+    driver = cluster.remote_driver()
+    driver.do(f"hard = dict(scheduling_strategy=at({cluster.ids[cluster.third]!r}), num_cpus=0)")
+    driver.do(f"counter, made = Counter.options(**hard).remote(), make.options(**hard).remote(1, {LARGE_BYTES})")
+    driver.do("_ = skate.get(counter.add.remote()), skate.wait([made])")
+    cluster.outside.cut_from(cluster.third)
+    driver.do("call, reading = counter.add.remote(), later(lambda: digest(skate.get(made)))")
+    for ref in ("call", "made"):
+        wait_for(lambda ref=ref: "cannot reach each other" in driver.do(f"skate.why({ref})"), WITHIN_S, f"why of {ref}")
+    cluster.outside.rejoin(cluster.third)
+    assert driver.do("skate.get(call)", HEALED_WITHIN_S) == 2
+    assert driver.do("reading.result()", HEALED_WITHIN_S) == digest(noise(1, LARGE_BYTES))
 
 
 def test_after_the_grace_calls_of_an_actor_fail_unless_they_may_be_retried(

@@ -375,7 +375,8 @@ class Submitter:
             if message.removed:
                 error = TaskPlacementGroupRemoved()
             elif message.unreachable:
-                error = NodeUnreachableError(task_name=entry.call.name, reason=message.unreachable)
+                before = entry.pending is not None and entry.pending.retries > 0
+                error = NodeUnreachableError(task_name=entry.call.name, reason=message.unreachable, was_sent=before)
             elif message.reason and not cls.env:
                 reason = f"no worker could be started for it: {message.reason}"
                 error = TaskUnschedulableError(name=entry.call.name, reason=reason, next=START_AGAIN)
