@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec,
 from skate._core.ids import short_task
 from skate._core.task import ActorInfo, ActorSettings
 from skate._object_ref import ObjectRef
-from skate._options import ActorOptions, MethodOptions, captured, checked_text, merge, method_options
+from skate._options import ActorOptions, MethodOptions, checked_text, merge, method_options
 from skate._worker import interrupt
 from skate._worker.current import get_runtime
 from skate.exceptions import ActorAlreadyExistsError
@@ -150,7 +150,7 @@ class ActorClass(Generic[T]):
         """Make an actor. Arguments that are references are replaced by their values."""
         self._check(args, kwargs)
         runtime = get_runtime()
-        options = captured(self._options, runtime.captures) if runtime.captures else self._options
+        options = runtime.in_group(self._options)
         exported = self._exported.get(id(runtime))
         if exported is None:
             exported = runtime.export(self._cls, self._name)

@@ -521,11 +521,20 @@ class _Captured:
         self.bundle_specs: list[dict[str, float]] = []
 
 
-def captured(options: Options, group: bytes) -> Options:
-    """The same options, in that placement group, unless they have a strategy of their own."""
-    if isinstance(options, MethodOptions) or options.scheduling_strategy != "DEFAULT":
+def captured(options: Options, captures: bytes, current: bytes) -> Options:
+    """The same options, in the placement group that they have from the task or actor that starts it, if any.
+
+    captures: the group that this one passes on to its children; current: the group that it is in. Both may be empty.
+    """
+    if isinstance(options, MethodOptions):
         return options
-    strategy = PlacementGroupSchedulingStrategy(_Captured(group), -1, True)
+    strategy, capture = options.scheduling_strategy, None
+    if isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.is_inherited:
+        capture = strategy.placement_group_capture_child_tasks
+    elif strategy != "DEFAULT" or not captures:
+        return options
+    group = captures if capture is None else current if capture else b""
+    strategy = PlacementGroupSchedulingStrategy(_Captured(group) if group else None, -1, bool(group))
     return msgspec.structs.replace(options, scheduling_strategy=strategy)
 
 
@@ -602,7 +611,10 @@ def _as_strategy(base: TaskOptions | ActorOptions, given: dict[str, Any]) -> dic
     """The same in the newer spelling. `placement_group="default"` is as good as nothing, and None is no group."""
     older = {name: given[name] for name in OLDER if name in given}
     rest = {name: value for name, value in given.items() if name not in OLDER}
-    if rest.get("scheduling_strategy") is not None and older.get("placement_group", "default") != "default":
+    has_strategy = rest.get("scheduling_strategy") is not None
+    if has_strategy and older.get("placement_group") is None:
+        older["placement_group"] = "default"
+    if has_strategy and older.get("placement_group", "default") != "default":
         raise ValueError(
             f"{_short(older)} and scheduling_strategy={_short(rest['scheduling_strategy'])} are given.\n"
             "  why:  both say where it runs.\n"
@@ -612,11 +624,14 @@ def _as_strategy(base: TaskOptions | ActorOptions, given: dict[str, Any]) -> dic
     if older.get("placement_group", "default") == "default":
         older.pop("placement_group", None)
         if "scheduling_strategy" in rest or not isinstance(strategy, PlacementGroupSchedulingStrategy):
-            if older.get(OLDER[1]) not in (None, -1) or older.get(OLDER[2]):
+            if older.get(OLDER[1]) not in (None, -1):
                 raise ValueError(
                     f"{_short(older)} is not possible without a group.\n  next: give placement_group=…, too."
                 )
-            return rest
+            capture = older.get(OLDER[2])
+            if capture is None or has_strategy:
+                return rest
+            return {**rest, "scheduling_strategy": PlacementGroupSchedulingStrategy("default", -1, capture)}
         older = {**vars(strategy), **older}
     known = {name: value for name, value in older.items() if value is not None or name == "placement_group"}
     return {**rest, "scheduling_strategy": PlacementGroupSchedulingStrategy(**known)}

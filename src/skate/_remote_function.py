@@ -94,9 +94,12 @@ class RemoteFunction(Generic[P, R]):
             exported = runtime.export(self._function, self._name)
             self._exported.clear()
             self._exported[id(runtime)] = exported
-        self._call = runtime.new_call(exported, self._options, generator=self._generator)
-        runtime.prepared.add(self)
-        return self._call
+        call = runtime.new_call(exported, self._options, generator=self._generator)
+        strategy = self._options.scheduling_strategy
+        if isinstance(strategy, str) or not strategy.is_inherited:  # the next task here may be in another group
+            self._call = call
+            runtime.prepared.add(self)
+        return call
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:
         raise AttributeError(

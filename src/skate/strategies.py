@@ -30,6 +30,11 @@ NODE_ID_DIGITS = 32
 class Strategy:
     """What all of them have."""
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the placement group is that of the task or actor that starts it."""
+        return False
+
     def where(self) -> Where:
         return ANYWHERE
 
@@ -75,24 +80,31 @@ class PlacementGroupSchedulingStrategy(Strategy):
     >>> PlacementGroupSchedulingStrategy(pg, placement_group_bundle_index=0)
 
     placement_group_capture_child_tasks: what it starts itself, without a strategy of its own, is in the group, too.
-    placement_group=None: in no group, also if it is started by what captures its children.
+    placement_group=None: in no group, also if it is started by what captures its children; there is nothing to capture
+    then. placement_group="default": in the group of the task or actor that starts it, if children are captured; with
+    None for the third argument that is decided by the parent, as without a strategy.
     """
 
     def __init__(
         self,
         placement_group: Any,
         placement_group_bundle_index: int = -1,
-        placement_group_capture_child_tasks: bool = False,
+        placement_group_capture_child_tasks: bool | None = None,
     ) -> None:
         index = placement_group_bundle_index
+        capture = placement_group_capture_child_tasks
         count = getattr(placement_group, "bundle_count", None)
-        if placement_group is None:
-            if index != -1 or placement_group_capture_child_tasks:
-                raise ValueError("placement_group=None means no group: there is no bundle, and nothing to capture.")
+        if placement_group is None or _is_default(placement_group):
+            if index != -1:
+                raise ValueError(
+                    f"placement_group={placement_group!r} names no group, so there is no bundle {index!r}: the index "
+                    "may be -1, or left out."
+                )
             count = 0
         elif not isinstance(getattr(placement_group, "id", None), bytes) or count is None:
             raise TypeError(
-                f"placement_group={placement_group!r}: it may be what placement_group([...]) has returned, or None."
+                f"placement_group={placement_group!r}: it may be what placement_group([...]) has returned, None or "
+                '"default".'
             )
         if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < max(1, count):
             raise ValueError(
@@ -100,14 +112,23 @@ class PlacementGroupSchedulingStrategy(Strategy):
             )
         self.placement_group = placement_group
         self.placement_group_bundle_index = index
-        self.placement_group_capture_child_tasks = bool(placement_group_capture_child_tasks)
+        self.placement_group_capture_child_tasks = capture if self.is_inherited else bool(capture)
+
+    @property
+    def is_inherited(self) -> bool:
+        return _is_default(self.placement_group)
+
+    @property
+    def _has_group(self) -> bool:
+        return self.placement_group is not None and not self.is_inherited
 
     def where(self) -> Where:
-        return Where(captures=bytes(self.placement_group.id)) if self.placement_group_capture_child_tasks else ANYWHERE
+        captures = self._has_group and self.placement_group_capture_child_tasks
+        return Where(captures=bytes(self.placement_group.id)) if captures else ANYWHERE
 
     def named(self, resources: dict[str, float]) -> dict[str, float]:
         """The resources by the names that they have in the group. Raises ValueError if none of its bundles has them."""
-        if self.placement_group is None:
+        if not self._has_group:
             return resources
         specs = self.placement_group.bundle_specs
         index = self.placement_group_bundle_index
@@ -120,6 +141,10 @@ class PlacementGroupSchedulingStrategy(Strategy):
                 "make a group with larger bundles."
             )
         return in_bundle(resources, self.placement_group.id, self.placement_group_bundle_index)
+
+
+def _is_default(placement_group: object) -> bool:
+    return isinstance(placement_group, str) and placement_group == "default"
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

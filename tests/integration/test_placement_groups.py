@@ -176,8 +176,49 @@ def test_what_is_captured_can_say_that_it_is_in_no_group(alone: None) -> None:
     assert skate.get(current_group.options(scheduling_strategy=outside).remote()) is None
     with pytest.raises(ValueError, match="no group"):
         PlacementGroupSchedulingStrategy(None, 0)
-    with pytest.raises(TypeError, match="or None"):
-        PlacementGroupSchedulingStrategy("default")
+
+
+@pytest.mark.parametrize("where", ["alone", "cluster"])
+def test_no_group_may_capture_children_and_places_as_by_default(where: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(where)
+    nowhere = PlacementGroupSchedulingStrategy(None, placement_group_capture_child_tasks=True)
+    assert skate.get(current_group.options(scheduling_strategy=nowhere).remote()) is None
+    actor = Resident.options(scheduling_strategy=nowhere).remote()
+    assert skate.get([actor.group.remote(), actor.child_group.remote()]) == [None, None]
+    old = {"placement_group": None, "placement_group_capture_child_tasks": True}
+    assert skate.get(current_group.options(**old).remote()) is None
+
+
+@skate.remote(num_cpus=0)
+def groups_of_children(*options: dict[str, Any]) -> list[PlacementGroup | None]:
+    return [
+        group
+        for each in options
+        for group in (
+            skate.get(current_group.options(**each).remote()),
+            skate.get(Resident.options(num_cpus=0, **each).remote().group.remote()),
+        )
+    ]
+
+
+def test_the_default_group_is_that_of_the_parent_if_children_are_captured(alone: None) -> None:
+    default = {"placement_group": "default"}
+    captured = {**default, "placement_group_capture_child_tasks": True}
+    strategy = {"scheduling_strategy": PlacementGroupSchedulingStrategy("default", -1, True)}
+    free = {**default, "placement_group_capture_child_tasks": False}
+    for options in (default, captured, strategy, free):
+        assert skate.get(current_group.options(**options).remote()) is None, "a driver is in no group"
+    group, other = placement_group([{"CPU": 1}]), placement_group([{"CPU": 1}])
+    parent = groups_of_children.options(scheduling_strategy=in_group(group)).remote(default, captured, strategy, free)
+    assert skate.get(parent) == [None, None, group, group, group, group, None, None]
+    # The same worker, in another group: what it knew of the last one is of no use.
+    parent = groups_of_children.options(scheduling_strategy=in_group(other)).remote(captured)
+    assert skate.get(parent) == [other, other]
+    captures = in_group(group, placement_group_capture_child_tasks=True)
+    parent = groups_of_children.options(scheduling_strategy=captures).remote(default, captured, free)
+    assert skate.get(parent) == [group, group, group, group, None, None]
+    bare = {"placement_group": "default", "placement_group_bundle_index": -1}
+    assert skate.get(groups_of_children.options(scheduling_strategy=captures).remote(bare)) == [group, group]
 
 
 def test_nested_tasks_in_one_bundle_do_not_wait_for_each_other(alone: None) -> None:

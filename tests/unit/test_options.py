@@ -702,6 +702,9 @@ GROUP = Group()
         ({"placement_group": GROUP, "placement_group_capture_child_tasks": None}, (GROUP,)),
         ({"placement_group": GROUP, "scheduling_strategy": None}, (GROUP,)),
         ({"placement_group": None}, (None,)),
+        ({"placement_group": None, "placement_group_capture_child_tasks": True}, (None, -1, True)),
+        ({"placement_group": "default", "placement_group_capture_child_tasks": True}, ("default", -1, True)),
+        ({"placement_group_capture_child_tasks": False}, ("default", -1, False)),
     ],
 )
 def test_the_older_spelling_of_groups_is_a_strategy(make: Any, older: dict[str, Any], newer: tuple[Any, ...]) -> None:
@@ -717,7 +720,8 @@ def test_the_older_spelling_of_groups_adds_to_what_was_said_before(make: Any) ->
     assert strategy == PlacementGroupSchedulingStrategy(GROUP, 1, True)
     assert merge(base, placement_group="default") == base
     assert make(placement_group="default", placement_group_bundle_index=-1) == make()
-    assert merge(base, placement_group="default", scheduling_strategy="SPREAD") == make(scheduling_strategy="SPREAD")
+    for none in ("default", None):
+        assert merge(base, placement_group=none, scheduling_strategy="SPREAD") == make(scheduling_strategy="SPREAD")
 
 
 @pytest.mark.parametrize("make", [task_options, actor_options])
@@ -725,9 +729,10 @@ def test_the_older_spelling_of_groups_adds_to_what_was_said_before(make: Any) ->
     ("given", "error", "why"),
     [
         ({"placement_group": GROUP, "scheduling_strategy": "SPREAD"}, ValueError, "give one of them"),
-        ({"placement_group": None, "scheduling_strategy": "DEFAULT"}, ValueError, "give one of them"),
         ({"placement_group_bundle_index": 0}, ValueError, "without a group"),
-        ({"placement_group_capture_child_tasks": True}, ValueError, "without a group"),
+        ({"placement_group": "default", "placement_group_bundle_index": 0}, ValueError, "without a group"),
+        ({"placement_group": None, "placement_group_bundle_index": 0}, ValueError, "names no group"),
+        ({"placement_group": "a group"}, TypeError, "'a group'"),
         ({"placement_group": GROUP, "placement_group_bundle_index": 2}, ValueError, "0 to 1"),
         ({"placement_group": 7}, TypeError, "placement_group=7"),
     ],

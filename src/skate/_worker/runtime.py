@@ -32,10 +32,11 @@ from skate._core.copies import Copies
 from skate._core.environment import FIRST_LOOK, notice_s
 from skate._core.ids import FIRST_RETURN, PUT_INDEX, node_of, pack_id
 from skate._core.ownership import Entry, ObjectTable
+from skate._core.resources import group_of
 from skate._core.task import Job, Line, Task
 from skate._message_limits import limits
 from skate._object_ref import ObjectRef, dropped
-from skate._options import TaskOptions, captured
+from skate._options import Options, TaskOptions, captured
 from skate._serialize import private
 from skate._serialize.diagnose import explain_unpicklable
 from skate._serialize.failures import failure_of
@@ -560,9 +561,12 @@ class Runtime:
         for function in list(self.prepared):
             function._call = None
 
+    def in_group(self, options: Options) -> Options:
+        """The options with the placement group that they have from what runs here, if they have one from there."""
+        return captured(options, self.captures, group_of(self.executor.resources) if self.executor is not None else b"")
+
     def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
-        if self.captures:
-            options = captured(options, self.captures)
+        options = self.in_group(options)
         env = self.environment(options.runtime_env)
         with self.lock:
             cls = self.submitter.scheduling_class(
