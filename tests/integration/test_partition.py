@@ -411,3 +411,39 @@ def test_tasks_that_may_run_anywhere_avoid_a_node_that_cannot_be_reached(cluster
 
 def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("ref", ["task", "call", "pinned", "made"])
+def test_a_get_that_waits_for_a_node_that_cannot_be_reached_says_so(
+    cluster: HostCluster, tmp_path: Path, ref: str
+) -> None:
+    story = Story(cluster, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+actor = Keeper.options(**hard).remote()
+made = make.options(**hard).remote(1, {LARGE_BYTES})
+skate.wait([made])
+task = hold.options(**hard).remote({story.held("task")})
+call = actor.hold.remote({story.held("call")})
+""")
+    story.wait_begun("task")
+    story.wait_begun("call")
+    story.cut()
+    driver.do(f"""
+import io, sys
+from skate._worker import current
+runtime = current.get_runtime()
+runtime.notice_s, runtime.first_look_s = 9.0, 7.5  # a cut is declared after 4 s
+sys.stderr = said = io.StringIO()
+pinned = make.options(**hard).remote(2, 10)
+waiting = threading.Thread(target=skate.get, args=[{ref}])
+waiting.start()
+""")
+    wait_for(lambda: "has waited" in driver.do("said.getvalue()"), 2 * WITHIN_S, "the line")
+    line = driver.do("said.getvalue()")
+    assert "cannot reach each other" in line or "cannot be reached" in line, line
+    assert line.count("\n") == 1, line
+    for name in ("task", "call"):
+        story.release(name)
+    story.heal()
+    driver.do("waiting.join()")
