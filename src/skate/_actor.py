@@ -7,8 +7,8 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from skate._core.ids import short_task
 from skate._core.task import ActorInfo, ActorSettings
@@ -194,6 +194,12 @@ class ActorClass(Generic[T]):
             look_up=f"skate.get_actor({options.name!r}{elsewhere})",
         )
 
+    def _remote(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Actor[T]:
+        """`options(**options).remote(*args, **kwargs)` in one call, for libraries that call Ray so."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
+
     def _pickle_about(self) -> bytes:
         if self._pickled_about is None:
             import cloudpickle
@@ -288,6 +294,13 @@ class ActorMethod(Generic[P, R]):
             self._check(args, kwargs)
         ref: R = call.runtime.actors.call(call, args, kwargs)
         return ref
+
+    def _remote(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """`options(**options).remote(*args, **kwargs)` in one call, for libraries that call Ray so."""
+        method: Any = self.options(**options) if options else self
+        return method.remote(*(args or ()), **(kwargs or {}))
 
     def _prepare(self) -> MethodCall:
         from skate._worker.actors import MethodCall
@@ -437,7 +450,11 @@ def _positional(signature: inspect.Signature | None) -> tuple[int, int]:
 # --- verbs ------------------------------------------------------------------------------------------------------------
 
 
-def method(*no_function: NoReturn, **options: Any) -> Callable[[F], F]:
+@overload
+def method(function: F, /) -> F: ...
+@overload
+def method(**options: Any) -> Callable[[F], F]: ...
+def method(*function: Any, **options: Any) -> Any:
     """Options of one method of an actor.
 
         @skate.remote
@@ -445,18 +462,23 @@ def method(*no_function: NoReturn, **options: Any) -> Callable[[F], F]:
             @skate.method(num_returns=2)
             def split(self, pair): return pair[0], pair[1]
 
-    num_returns, concurrency_group, max_task_retries, retry_exceptions, name.
+    num_returns, concurrency_group, max_task_retries, retry_exceptions, name. Without any, the method is as it was.
     """
-    if no_function or not options:
+    if len(function) > 1 or (function and options):
         raise TypeError("@skate.method takes options by keyword: @skate.method(num_returns=2).")
     chosen = method_options(**options)
 
     def mark(function: F) -> F:
         target = function.__func__ if isinstance(function, (classmethod, staticmethod)) else function
+        if not callable(target):
+            raise TypeError(
+                f"@skate.method gives options to a method, and {target!r} is none.\n"
+                "  next: give options by keyword: @skate.method(num_returns=2)."
+            )
         setattr(target, _METHOD_OPTIONS, chosen)
         return function
 
-    return mark
+    return mark(function[0]) if function else mark
 
 
 def kill(actor: Actor[Any], *, no_restart: bool = True) -> None:

@@ -85,6 +85,23 @@ class RuntimeInfo(dict[str, Any]):
         return ""
 
 
+#: Arguments that `init` takes for programs written for Ray and that change nothing, and why. So do all others that
+#: begin with `_`, but for `_memory` and `_temp_dir`.
+INIT_NO_EFFECT = {
+    "include_dashboard": "there is no dashboard",
+    "dashboard_host": "there is no dashboard",
+    "dashboard_port": "there is no dashboard",
+    "logging_format": "`logging_config` says how records look",
+    "allow_multiple": "a program has one runtime",
+    "proxy_server_url": "there is no dashboard to put a proxy in front of",
+    "enable_resource_isolation": "Skate makes no control groups",
+    "cgroup_path": "Skate makes no control groups",
+    "system_reserved_cpu": "Skate makes no control groups",
+    "system_reserved_memory": "Skate makes no control groups",
+    "_system_config": "settings of Ray's own processes",
+}
+
+
 def init(
     address: str | None = None,
     *,
@@ -178,7 +195,9 @@ def init(
 
         namespace = checked_text("init", "namespace", "" if namespace is None else namespace)
         checked = task_options(runtime_env=runtime_env or {})
-        directory = spill_directory or _temp_dir or temporary_directory()
+        # Ray makes this one if it is not there, for files that Skate has not.
+        temp_dir = _temp_dir if _temp_dir is not None and os.path.isdir(_temp_dir) else None
+        directory = spill_directory or temp_dir or temporary_directory()
         if not os.path.isdir(directory):
             raise ValueError(f"spill_directory={directory!r} is not a directory; create it, or name another.")
         cpus = cpu_count() if num_cpus is None else num_cpus
@@ -288,11 +307,8 @@ def _check_init(
         import warnings
 
         warnings.warn(f"skate.init: {warning}", stacklevel=3)
-    known = {
-        "dashboard_host", "dashboard_port", "local_mode", "allow_multiple",
-    }  # fmt: skip
     for name in ignored:
-        if not name.startswith("_") and name not in known:
+        if not name.startswith("_") and name not in INIT_NO_EFFECT and name != "local_mode":
             raise TypeError(f"init() has no argument {name!r}; see help(skate.init) for those that it has.")
     if ignored.get("local_mode"):
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")

@@ -11,6 +11,7 @@ Invariant: such a record holds only values that were checked, in one form each: 
            a list of exception types is a tuple, a dict is no longer the user's. So nothing is checked again later.
 Errors:    an unknown option is a ValueError, a value of the wrong type a TypeError, one out of range a ValueError;
            raised at decoration, with the name of the option, the value, and what it may be. None means the default.
+           Names that begin with `_` are private to Ray: those that are unknown here are accepted, without effect.
            An option of something else (max_retries on a class) is refused with the place where it belongs.
 """
 
@@ -195,6 +196,12 @@ def _mapping(value: object) -> dict[str, Any]:
     return checked
 
 
+def _list_of_dicts(value: object) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError("it is not a list")
+    return [_mapping(each) for each in value]
+
+
 def _texts(value: object) -> dict[str, str]:
     checked = _mapping(value)
     for name, text in checked.items():
@@ -283,6 +290,8 @@ class Rule(NamedTuple):
     #: Completes "it may be …", in errors and in the reference.
     may_be: str
     meaning: str
+    #: For an option that is checked and changes nothing, the reason: for programs that give it to Ray.
+    no_effect: str = ""
 
 
 _NUM_GPUS = Rule(
@@ -310,13 +319,35 @@ _SCHEDULING_STRATEGY = Rule(
     '"DEFAULT", "SPREAD" or one of skate.strategies',
     "how a node is chosen: this one if it can, evenly over all, or as the strategy says",
 )
-_ACCELERATOR_TYPE = Rule(_text, "the name of an accelerator, a string", "the accelerator that its node should have")
+_ACCELERATOR_TYPE = Rule(
+    _text,
+    "the name of an accelerator, a string",
+    "the accelerator that its node should have",
+    no_effect="nodes do not say which accelerators they have; `resources` or `label_selector` can choose a node",
+)
 _LABEL_SELECTOR = Rule(
     _label_selector,
     "a dict from labels to 'v', '!v', 'in(a, b)' or '!in(a, b)'",
     "labels that its node must have, or must not",
 )
-_METADATA = Rule(_mapping, "a dict with strings for keys", "notes that libraries keep with it")
+_FALLBACK_STRATEGY = Rule(
+    _list_of_dicts,
+    'a list of dicts like {"label_selector": {…}}',
+    "label selectors to try when no node meets the first",
+    no_effect="only `label_selector` counts",
+)
+_OBJECT_STORE_MEMORY = Rule(
+    _bytes,
+    "a number of bytes, 0 or more",
+    "part of the store for it",
+    no_effect="the store is shared, and grows as needed",
+)
+_TASK_EVENTS = Rule(
+    _flag, "True or False", "whether the timeline shows it", no_effect="the timeline shows every task and every call"
+)
+_METADATA = Rule(
+    _mapping, "a dict with strings for keys", "notes that libraries keep with it", no_effect="nothing reads it"
+)
 _BACKPRESSURE = Rule(
     _at_least_1, "a whole number, 1 or more", "how many values a generator may be ahead of its reader before it waits"
 )
@@ -353,7 +384,9 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     scheduling_strategy: Annotated[str | Strategy, _SCHEDULING_STRATEGY] = "DEFAULT"
     accelerator_type: Annotated[str, _ACCELERATOR_TYPE] = ""
     label_selector: Annotated[dict[str, str], _LABEL_SELECTOR] = {}
-    enable_task_events: Annotated[bool, Rule(_flag, "True or False", "whether the timeline shows it")] = True
+    fallback_strategy: Annotated[list[Any], _FALLBACK_STRATEGY] = []
+    object_store_memory: Annotated[int, _OBJECT_STORE_MEMORY] = 0
+    enable_task_events: Annotated[bool, _TASK_EVENTS] = True
     _metadata: Annotated[dict[str, Any], _METADATA] = {}
     _generator_backpressure_num_objects: Annotated[int | None, _BACKPRESSURE] = None
 
@@ -437,9 +470,9 @@ class ActorOptions(msgspec.Struct, frozen=True, kw_only=True):
     scheduling_strategy: Annotated[str | Strategy, _SCHEDULING_STRATEGY] = "DEFAULT"
     accelerator_type: Annotated[str, _ACCELERATOR_TYPE] = ""
     label_selector: Annotated[dict[str, str], _LABEL_SELECTOR] = {}
-    enable_task_events: Annotated[
-        bool, Rule(_flag, "True or False", "whether the timeline shows its calls, unless a method says otherwise")
-    ] = True
+    fallback_strategy: Annotated[list[Any], _FALLBACK_STRATEGY] = []
+    object_store_memory: Annotated[int, _OBJECT_STORE_MEMORY] = 0
+    enable_task_events: Annotated[bool, _TASK_EVENTS] = True
     allow_out_of_order_execution: Annotated[
         bool | None,
         Rule(
@@ -486,9 +519,7 @@ class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     retry_exceptions: Annotated[bool | tuple[type[BaseException], ...], _RETRY_EXCEPTIONS] = False
     name: Annotated[str, Rule(_text, "a string", "what logs and tools call it; by default the method's name")] = ""
-    enable_task_events: Annotated[
-        bool | None, Rule(_flag, "True or False", "whether the timeline shows it; by default as the actor says")
-    ] = None
+    enable_task_events: Annotated[bool | None, _TASK_EVENTS] = None
     _generator_backpressure_num_objects: Annotated[int | None, _BACKPRESSURE] = None
 
 
@@ -559,20 +590,6 @@ def rules_of(options: type) -> dict[str, Rule]:
     return {name: hint.__metadata__[0] for name, hint in get_type_hints(options, include_extras=True).items()}
 
 
-#: For an option that is given to the wrong kind, where another one does what is wanted.
-_INSTEAD: dict[tuple[type, str], str] = {
-    (TaskOptions, "max_restarts"): "max_retries says how often a task is run again when its worker dies",
-    (TaskOptions, "max_task_retries"): "max_retries says how often a task is run again when its worker dies",
-    (ActorOptions, "max_retries"): (
-        "max_task_retries says how often a call is run again when the actor dies during it, and max_restarts how "
-        "often the actor is started again"
-    ),
-    (ActorOptions, "max_calls"): "an actor keeps its process as long as it lives; end the actor and make another",
-    (MethodOptions, "max_retries"): "max_task_retries says how often a call is run again when the actor dies during it",
-    (MethodOptions, "max_calls"): "an actor keeps its process as long as it lives; end the actor and make another",
-}
-
-
 def task_options(**given: Any) -> TaskOptions:
     """The options given in @remote(...) on a function, checked; defaults for the rest."""
     return merge(TaskOptions(), **given)
@@ -592,7 +609,8 @@ def merge(base: Options, /, **given: Any) -> Options:
     """`base` with the options given in .options(...), checked. None sets one back to its default."""
     if not given.keys().isdisjoint(OLDER) and not isinstance(base, MethodOptions):
         given = _as_strategy(base, given)
-    changes = {name: _checked(type(base), name, value) for name, value in given.items()}
+    kind = type(base)
+    changes = {name: _checked(kind, name, value) for name, value in given.items() if not _is_private_to_ray(kind, name)}
     merged = msgspec.structs.replace(base, **changes)
     if isinstance(merged, ActorOptions) and merged.get_if_exists and not merged.name:
         raise ValueError(
@@ -640,7 +658,9 @@ def _as_strategy(base: TaskOptions | ActorOptions, given: dict[str, Any]) -> dic
 def _checked(options: type, name: str, value: Any) -> Any:
     rule = rules_of(options).get(name)
     if rule is None:
-        raise _misplaced(options, name) or _unknown(options, name)
+        from skate._option_errors import refusal  # needed only here
+
+        raise refusal(options, name)
     default = getattr(options(), name)
     if value is None:
         return default
@@ -654,34 +674,12 @@ def _checked(options: type, name: str, value: Any) -> Any:
         ) from None
 
 
-def _misplaced(options: type, name: str) -> ValueError | None:
-    homes = [kind for other, kind in KINDS.items() if name in rules_of(other)]
-    if not homes:
-        return None
-    # The last of them is the closest: a method's own options to a class, those of its class to a method.
-    instead = _INSTEAD.get((options, name)) or f"give it where it belongs: {homes[-1].place.format(name)}"
-    return ValueError(
-        f"{name!r} is not an option of {_one(options)}.\n"
-        f"  why:  it is an option of {' and of '.join(f'{home.noun}s' for home in homes)}.\n"
-        f"  next: {instead}."
-    )
-
-
-def _unknown(options: type, name: str) -> ValueError:
-    import difflib  # Slow to import, and needed only here.
-
-    rules = rules_of(options)
-    close = difflib.get_close_matches(name, rules, n=3)
-    return ValueError(
-        f"{name!r} is not an option of {_one(options)}.\n"
-        + (f"  next: did you mean {' or '.join(close)}?\n" if close else "")
-        + f"  there are: {', '.join(rules)}."
-    )
-
-
-def _one(options: type) -> str:
-    noun = KINDS[options].noun
-    return f"an {noun}" if noun == "actor" else f"a {noun}"
+def _is_private_to_ray(options: type, name: str) -> bool:
+    """An option that begins with `_` and means nothing here, such as `_labels`: accepted, because libraries give them.
+    One that does something elsewhere is misplaced."""
+    if not name.startswith("_") or name in rules_of(options):
+        return False
+    return all(rules_of(kind)[name].no_effect for kind in KINDS if name in rules_of(kind))
 
 
 def _short(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from skate._actor import ActorClass
@@ -86,6 +86,13 @@ class RemoteFunction(Generic[P, R]):
         other: RemoteFunction[P, R] = RemoteFunction(self._function, merge(self._options, **options))
         other._exported = self._exported
         return other
+
+    def _remote(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """`options(**options).remote(*args, **kwargs)` in one call, for libraries that call Ray so."""
+        function: Any = self.options(**options) if options else self
+        return function.remote(*(args or ()), **(kwargs or {}))
 
     def _prepare(self) -> Call:
         runtime = get_runtime()

@@ -155,13 +155,19 @@ class Cluster:
         object_store_memory: int = STORE_BYTES,
         labels: dict[str, str] | None = None,
         node_name: str = "",
+        **ignored: Any,
     ) -> ClusterNode:
         """Start a node, and wait until it is part of the cluster and, after `connect()`, the driver knows of it.
 
         wait: with False, what the driver knows is not waited for; `wait_for_nodes` does that for several at once.
+        Names that begin with `_`, such as `_system_config`, and those of `init` that have no effect have none here.
         """
+        from skate._api import INIT_NO_EFFECT
         from skate._options import checked_labels
 
+        for name in ignored:
+            if not name.startswith("_") and name not in INIT_NO_EFFECT:
+                raise TypeError(f"add_node() has no argument {name!r}; see help(skate.cluster_utils.Cluster.add_node).")
         for name, value, least in (
             ("num_cpus", num_cpus, 0),
             ("num_gpus", num_gpus, 0),

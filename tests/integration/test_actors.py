@@ -409,15 +409,69 @@ def test_a_bad_option_of_a_method_is_an_error_that_names_it(option: str, value: 
         counter.add.options(**{option: value}).remote()
 
 
-def test_a_method_is_not_decorated_without_options() -> None:
-    with pytest.raises(TypeError, match=r"takes options by keyword: @skate.method\(num_returns=2\)"):
+def test_a_method_may_be_decorated_without_options() -> None:
+    @skate.remote
+    class Bare:
+        @skate.method
+        def go(self, x: int) -> int:
+            return 2 * x
 
-        class Bare:
-            @skate.method  # type: ignore[arg-type]
-            def go(self) -> None: ...
+        @skate.method()
+        def pair(self) -> tuple[int, int]:
+            return 1, 2
 
+        @skate.method
+        @staticmethod
+        def static(x: int) -> int:
+            return -x
+
+        @skate.method
+        def count(self, n: int) -> Iterator[int]:
+            yield from range(n)
+
+    bare = Bare.remote()
+    assert value_of(bare.go.remote(4)) == 8
+    assert value_of(bare.pair.remote()) == (1, 2)
+    assert value_of(bare.static.remote(4)) == -4
+    assert [value_of(ref) for ref in bare.count.remote(3)] == [0, 1, 2]
+
+
+def test_options_of_a_method_are_given_by_keyword() -> None:
+    with pytest.raises(TypeError, match=r"options by keyword: @skate.method\(num_returns=2\)"):
+        skate.method(2)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="takes options by keyword"):
-        skate.method()
+        skate.method(lambda self: None, num_returns=2)  # type: ignore[call-overload]
+
+
+def test_options_arguments_and_keywords_in_one_call() -> None:
+    """`_remote`, by which libraries call Ray."""
+    counter = Counter._remote(args=[3], name="by _remote", num_cpus=0)
+    assert skate.get_actor("by _remote") == counter
+    assert value_of(counter.add._remote(args=(4,))) == 7
+    assert value_of(counter.add._remote(kwargs={"amount": 5}, name="named")) == 12
+    assert value_of(counter.read._remote()) == 12
+    first, second = Echo.remote().pair._remote(num_returns=2)
+    assert (value_of(first), value_of(second)) == (1, "two")
+    assert value_of(Counter._remote(kwargs={"start": 9}).read.remote()) == 9
+    assert value_of(Counter._remote().read.remote()) == 0
+
+    @skate.remote
+    def name_and_sum(a: int, b: int = 1) -> tuple[str | None, int]:
+        return skate.get_runtime_context().get_task_name(), a + b
+
+    assert value_of(name_and_sum._remote(args=[1], kwargs={"b": 4}, name="other", num_cpus=0)) == ("other", 5)
+    assert value_of(name_and_sum._remote((2,)))[1] == 3
+    with pytest.raises(ValueError, match="not an option of a task"):
+        name_and_sum._remote((2,), max_restarts=1)
+    with pytest.raises(TypeError, match="missing a required argument"):
+        name_and_sum._remote()
+
+
+def test_options_of_ray_without_effect_are_accepted() -> None:
+    actor = Counter.options(_labels={"a": "b"}, fallback_strategy=[{"label_selector": {"a": "b"}}]).remote()
+    assert value_of(actor.add.options(_labels={}, enable_task_events=False).remote()) == 1
+    plain = skate.remote(_metadata={"a": 1}, _labels={"a": "b"}, object_store_memory=100)(lambda: 1)
+    assert value_of(plain.options(_num_objects_per_yield=2).remote()) == 1
 
 
 # --- Resources --------------------------------------------------------------------------------------------------------

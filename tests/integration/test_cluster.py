@@ -46,6 +46,18 @@ def node_id(seconds: float = 0.0) -> str:
     return skate.get_runtime_context().get_node_id()
 
 
+def test_what_ray_programs_pass_to_nodes_is_accepted() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": {"any": 1}})
+    try:
+        node = cluster.add_node(num_cpus=0, _system_config={"any": 1}, _labels=None, include_dashboard=False)
+        assert node in cluster.nodes
+        with pytest.raises(TypeError, match="no argument 'num_cpu'"):
+            cluster.add_node(num_cpu=1)
+        assert len(cluster.nodes) == 2
+    finally:
+        cluster.shutdown()
+
+
 def test_a_task_that_fits_stays_on_its_node(cluster: Cluster) -> None:
     assert cluster.head_node is not None
     assert {skate.get(node_id.remote()) for _ in range(20)} == {cluster.head_node.node_id}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import skate
+from skate._api import INIT_NO_EFFECT
 from skate._wire.messages import Results
 from skate._worker import current
 from skate.cluster_utils import Cluster
@@ -268,11 +269,26 @@ def test_environment_of_the_whole_job() -> None:
     assert skate.get(own.remote("COLOUR", "SIZE")) == ["green", "10"], "a task's own variables are added to the job's"
 
 
-def test_what_ray_programs_pass_is_accepted() -> None:
+def test_what_ray_programs_pass_is_accepted(tmp_path: Path) -> None:
+    without_effect: dict[str, Any] = dict.fromkeys(INIT_NO_EFFECT, None)
     skate.init(
-        num_cpus=1, include_dashboard=False, configure_logging=True, logging_level="error", _system_config={"any": 1}
+        num_cpus=1,
+        configure_logging=True,
+        logging_level="error",
+        _temp_dir=str(tmp_path / "ray makes it"),
+        _memory=10**9,
+        _node_ip_address="127.0.0.1",
+        _metrics_export_port=8080,
+        **without_effect | {"_system_config": {"any": 1}, "include_dashboard": False},
     )
     assert skate.get(double.remote(1)) == 2
+    assert not (tmp_path / "ray makes it").exists()
+
+
+def test_the_documentation_says_which_arguments_have_no_effect_and_why() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "init.md").read_text()
+    table = page.partition("| argument | why it has no effect |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == [f"| `{name}` | {why} |" for name, why in INIT_NO_EFFECT.items()]
 
 
 @pytest.mark.parametrize(

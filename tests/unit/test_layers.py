@@ -44,6 +44,7 @@ LAYERS: list[set[str]] = [
         "_limits",
         "_message_limits",
         "_object_ref",
+        "_option_errors",
         "_options",
         "_ray_exceptions",
         "_system_limits",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -654,7 +656,10 @@ def test_option_of_something_else_is_refused_with_its_place(kind: type, name: st
 def test_every_option_that_a_kind_lacks_is_refused_with_its_place() -> None:
     """None too: it would mean a default that there is not."""
     for kind, make in MAKE.items():
-        for name in {name for other in MAKE for name in rules_of(other)} - set(rules_of(kind)):
+        elsewhere = {name: rule for other in MAKE for name, rule in rules_of(other).items()}
+        for name in set(elsewhere) - set(rules_of(kind)):
+            if name.startswith("_") and elsewhere[name].no_effect:
+                continue
             for value in (1, None):
                 with pytest.raises(ValueError, match="why:  it is an option of"):
                     make(**{name: value})
@@ -745,3 +750,63 @@ def test_the_older_spelling_of_groups_is_checked(make: Any, given: dict[str, Any
 def test_methods_are_in_no_group_of_their_own() -> None:
     with pytest.raises(ValueError, match="'placement_group' is not an option of a method"):
         method_options(placement_group=GROUP)
+
+
+# --- options without effect -------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+WITHOUT_EFFECT = {"accelerator_type", "enable_task_events", "fallback_strategy", "object_store_memory", "_metadata"}
+
+
+def rows(page: str, heading: str) -> dict[str, str]:
+    """The first and the last column of the table with that heading, in a page of the documentation."""
+    table = (DOCS / page).read_text().partition(f"| {heading} |")[2].partition("\n\n")[0]
+    cells = [re.split(r"(?<!\\\\)\|", line.strip().strip("|")) for line in table.splitlines()[2:]]
+    return {row[0].strip().strip("`"): row[-1].strip() for row in cells}
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "heading"),
+    [
+        (TaskOptions, "tasks.md", "option"),
+        (ActorOptions, "actors.md", "option of an actor"),
+        (MethodOptions, "actors.md", "option of a method"),
+    ],
+)
+def test_the_documentation_lists_every_option_and_says_which_have_no_effect_in_the_words_of_their_rules(
+    kind: type, page: str, heading: str
+) -> None:
+    listed = rows(page, heading)
+    assert set(listed) == set(rules_of(kind))
+    for name, rule in rules_of(kind).items():
+        if rule.no_effect:
+            assert listed[name] == f"No effect: {rule.no_effect}."
+        else:
+            assert "no effect" not in listed[name].lower()
+
+
+def test_these_options_have_no_effect() -> None:
+    without = {name for kind in MAKE for name, rule in rules_of(kind).items() if rule.no_effect}
+    assert without == WITHOUT_EFFECT
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_unknown_options_that_begin_with_an_underscore_are_accepted_and_have_no_effect(kind: type) -> None:
+    for name in ("_labels", "_num_objects_per_yield", "_actor_generator_backpressure_num_objects", "_metadata"):
+        for value in (None, {}, 5 if name != "_metadata" else {"a": 1}):
+            assert msgspec.structs.replace(MAKE[kind](**{name: value})) is not None
+    assert MAKE[kind](_labels={"a": "b"}) == kind()
+    assert merge(kind(), _labels={"a": "b"}) == kind()
+
+
+def test_an_option_with_an_underscore_that_does_something_elsewhere_is_misplaced() -> None:
+    with pytest.raises(ValueError, match="not an option of an actor"):
+        actor_options(_generator_backpressure_num_objects=2)
+
+
+def test_a_fallback_strategy_is_a_list_of_dicts() -> None:
+    assert task_options(fallback_strategy=[{"label_selector": {"a": "b"}}]).fallback_strategy
+    with pytest.raises(TypeError, match="it is not a list"):
+        actor_options(fallback_strategy={"label_selector": {}})
+    with pytest.raises(TypeError, match="it is not a dict"):
+        actor_options(fallback_strategy=["a"])
