@@ -511,15 +511,41 @@ def get_actor(name: str, namespace: str | None = None) -> Actor[Any]:
         with contextlib.suppress(ActorGone):
             found = _found(answer)
     if found is None:
-        spoken = f" in namespace {where!r}" if where else ""
-        elsewhere = f", namespace={where!r}" if where != runtime.welcome.namespace else ""
-        raise ValueError(
-            f"there is no actor named {name!r}{spoken}.\n"
-            "  why:  none was created with that name, or it is dead: an actor ends with its last handle unless "
-            'it was created with lifetime="detached".\n'
+        raise ValueError(_not_found(name, where))
+    return found
+
+
+def _not_found(name: str, namespace: str) -> str:
+    """What is said of a name that is not known: where it was looked for, and where it may be."""
+    from skate._api import has_node_of_its_own
+
+    runtime = get_runtime()
+    ours = runtime.welcome.namespace
+    others: list[str] = []
+    with contextlib.suppress(Exception):  # it is a hint, and the control service may be away
+        actors = [actor for actor in runtime.query("actors") if actor["name"] == name and actor["state"] != "dead"]
+        others = sorted({actor["namespace"] for actor in actors} - {namespace})
+    whose = " (that of this program)" if namespace == ours else f"; that of this program is {ours!r}"
+    lines = [f"there is no actor named {name!r} in the namespace {namespace!r}{whose}."]
+    if others:
+        known = ", ".join(map(repr, others))
+        lines.append(f"  why:  actors of that name are in other namespaces: {known}.")
+        lines.append(f"  next: skate.get_actor({name!r}, namespace={others[0]!r}).")
+    else:
+        elsewhere = f", namespace={namespace!r}" if namespace != ours else ""
+        lines.append(
+            "  why:  none was created with that name, or it is dead: an actor ends with its last handle unless it was "
+            'created with lifetime="detached".'
+        )
+        lines.append(
             f"  next: Class.options(name={name!r}{elsewhere}, get_if_exists=True).remote() makes it if it is missing."
         )
-    return found
+        if has_node_of_its_own():
+            lines.append(
+                "  or:   this program has started a node of its own, where actors of other programs are not known; "
+                'skate.init("auto") joins the node that runs here, skate.init("host:port") a cluster.'
+            )
+    return "\n".join(lines)
 
 
 def exit_actor() -> None:

@@ -330,6 +330,11 @@ def outside_cluster(address: str | None) -> ClusterConfig | None:
     return ClusterConfig(control=(host.strip("[]"), int(port)), token=find_token(None).decode())
 
 
+def has_node_of_its_own() -> bool:
+    """Whether this driver has started a node that is alone, and which other programs did not know of before."""
+    return isinstance(_node, LocalNode) and not _node.runtime.in_cluster
+
+
 def _is_address(address: Any) -> bool:
     if not isinstance(address, str):
         return False

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import gc
 import os
+import re
 import sys
 import threading
 import time
@@ -1221,11 +1222,32 @@ def test_a_name_is_unique_per_namespace() -> None:
         Counter.options(name="twin").remote()
 
 
-def test_an_actor_of_another_namespace_is_found_only_there() -> None:
+def test_an_actor_of_another_namespace_is_found_only_there_and_the_error_says_where() -> None:
     counter = Counter.options(name="far", namespace="there").remote()
-    with pytest.raises(ValueError, match="far"):
+    with pytest.raises(ValueError, match="far") as caught:
         skate.get_actor("far")
+    text = str(caught.value)
+    assert text.startswith("there is no actor named 'far' in the namespace '' (that of this program).")
+    assert "actors of that name are in other namespaces: 'there'." in text
+    assert "next: skate.get_actor('far', namespace='there')." in text
     assert skate.get_actor("far", "there") == counter
+    with pytest.raises(ValueError, match="in the namespace 'nowhere'; that of this program is ''"):
+        skate.get_actor("far", "nowhere")
+    value_of(counter.add.remote())
+    skate.kill(counter)
+    assert_died(counter.add.remote())
+    with pytest.raises(ValueError) as caught:
+        skate.get_actor("far")
+    assert "other namespaces" not in str(caught.value), "one that is dead is nowhere"
+
+
+def test_a_name_that_is_unknown_on_a_node_of_ones_own_hints_at_those_of_others() -> None:
+    with pytest.raises(ValueError, match=r'this program has started a node of its own.*skate\.init\("auto"\)'):
+        skate.get_actor("elsewhere")
+    find = skate.remote(lambda: skate.get_actor("elsewhere"))
+    with pytest.raises(ValueError, match="there is no actor named") as caught:
+        value_of(find.remote())
+    assert "node of its own" not in str(caught.value), "a task has started none"
 
 
 def test_tasks_and_actors_are_in_the_namespace_of_their_driver() -> None:
@@ -1412,6 +1434,31 @@ def test_a_constructor_that_raises_something_that_cannot_be_sent() -> None:
         def ping(self) -> None: ...
 
     assert "odd one" in str(assert_died(Odd.remote().ping.remote()))
+
+
+@pytest.mark.parametrize("how", [lambda: os._exit(3), lambda: os.kill(os.getpid(), 9)], ids=["exit", "kill"])
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_an_actor_whose_process_ends_inside_init_is_said_to_have_been_being_created(
+    how: Any, max_restarts: int
+) -> None:
+    @skate.remote(max_restarts=max_restarts)
+    class Unborn:
+        def __init__(self) -> None:
+            how()
+
+        def ping(self) -> None: ...
+
+    error = assert_died(Unborn.remote().ping.remote())
+    assert re.search(
+        r"(exited with code 3|signal 9).*It was being created: its __init__ had not returned\.", str(error)
+    )
+
+    @skate.remote
+    class Born:
+        def end(self) -> None:
+            how()
+
+    assert "being created" not in str(assert_died(Born.remote().end.remote()))
 
 
 # --- Actors that can never be placed ----------------------------------------------------------------------------------

@@ -102,6 +102,12 @@ def test_a_task_goes_to_the_node_that_has_what_it_asks_for(cluster: Cluster) -> 
     assert set(skate.get([second.remote() for _ in range(10)])) == {cluster.worker_nodes[0].node_id}
 
 
+def test_an_unknown_name_in_a_cluster_is_not_looked_for_on_another_node(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="there is no actor named 'unknown' in the namespace ''") as caught:
+        skate.get_actor("unknown")
+    assert "node of its own" not in str(caught.value)
+
+
 def test_tasks_of_tasks_run_on_any_node(cluster: Cluster) -> None:
     @skate.remote
     def parent() -> list[str]:

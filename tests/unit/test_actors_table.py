@@ -233,6 +233,23 @@ def test_a_start_that_fails_is_tried_again_after_pauses_and_then_no_more() -> No
     assert "signal 9" in death.reason
 
 
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_an_actor_whose_process_ends_before_init_has_returned_is_said_to_have_been_being_created(
+    max_restarts: int,
+) -> None:
+    node = Node()
+    node.add(X, STARTING, max_restarts=max_restarts)
+    death = crash()
+    node.process_died(W1, death)
+    assert "signal 9" in death.reason
+    assert "It was being created: its __init__ had not returned." in death.reason
+    node = Node()
+    node.add(X, ALIVE, max_restarts=max_restarts)
+    death = crash()
+    node.process_died(W1, death)
+    assert "being created" not in death.reason
+
+
 def test_a_start_that_succeeds_ends_the_row_of_failures() -> None:
     node = Node()
     node.add(X, PENDING, max_restarts=-1)

@@ -201,8 +201,10 @@ class ActorTable:
     def _start_again(self, actor: Actor, death: Death) -> list[Command]:
         actor.worker, actor.pid = b"", 0
         most = actor.info.max_restarts
-        if actor.state == STARTING:
-            actor.failed_starts += 1
+        was_starting = actor.state == STARTING
+        actor.failed_starts += was_starting
+        if was_starting and actor.failed_starts < FAILED_STARTS_MAX:
+            death.reason = f"{death.reason} It was being created: its __init__ had not returned."
         if 0 <= most <= actor.restarts:
             if most:
                 death.kind = "restarts"
