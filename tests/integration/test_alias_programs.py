@@ -26,7 +26,8 @@ def here():
     names = {name: value for name, value in vars(main).items() if name.startswith("__")}
     names["__loader__"] = getattr(names["__loader__"], "__name__", type(names["__loader__"]).__name__)
     names["__spec__"] = names["__spec__"] and (names["__spec__"].name, names["__spec__"].origin)
-    return sorted(names.items(), key=str), sys.argv, sys.path, os.getcwd()
+    path = [each for each in sys.path if not each.endswith("skate/_alias/child")]
+    return sorted(names.items(), key=str), sys.argv, path, sys.path[0], os.getcwd()
 
 def source():
     try:
@@ -258,6 +259,41 @@ def test_workers_have_the_version_that_the_environment_of_the_driver_names(tmp_p
     for alias in (False, True):
         told = run("program.py", directory=tmp_path, alias=alias, SKATE_RAY_VERSION="2.40.0")
         assert told == (0, "2.40.0\n", "")
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+import ray
+import ray.util.queue
+
+def look(x):
+    import skate
+    return ray.__version__, ray.util.queue is skate.util.queue, __name__, x
+
+@ray.remote
+def nested():
+    # A child of a worker has the alias, too: it imports this module, where the worker got the function by value.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(os.getpid) != os.getpid()
+
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver", "fork"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(method, pool.apply(look, (1,)))
+    print(ray.get(nested.remote()))
+"""
+
+
+def test_children_that_multiprocessing_starts_have_the_alias(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CHILDREN)
+    code, out, err = run("program.py", directory=tmp_path, alias=True)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "spawn ('2.60.0', True, '__mp_main__', 1)",
+        "forkserver ('2.60.0', True, '__mp_main__', 1)",
+        "fork ('2.60.0', True, '__main__', 1)",
+        "True",
+    ]
 
 
 LATE = """

@@ -44,11 +44,11 @@ class no_alias:  # noqa: N801 - reads as a statement
     """What a test changes in the import system is put back."""
 
     def __enter__(self) -> None:
-        self._before = (dict(sys.modules), list(sys.meta_path), finder._active)
+        self._before = (dict(sys.modules), list(sys.meta_path), list(sys.path), finder._active)
         finder._active = None
 
     def __exit__(self, *_error: object) -> None:
-        modules, sys.meta_path[:], finder._active = self._before
+        modules, sys.meta_path[:], sys.path[:], finder._active = self._before
         for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
             del sys.modules[name]
         sys.modules.update({name: module for name, module in modules.items() if name.partition(".")[0] == "ray"})

@@ -45,6 +45,9 @@ RAY_VERSION = "2.60.0"
 VERSION_VARIABLE = "SKATE_RAY_VERSION"
 
 _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.dev|\.post)\d+)*(\+[a-z0-9.]+)?")
+#: Where interpreters find `ray` that `multiprocessing` starts (`spawn`, `forkserver`): they get the search path of
+#: their parent, and none of its finders. There is nothing else in that directory.
+_FOR_CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child")
 #: Modules of Ray that are loaded when `ray` is first asked for them, without an import.
 _LOADED_ON_USE = frozenset({"autoscaler", "data"})
 
@@ -71,6 +74,8 @@ def activate(version: str | None = None, *, module: ModuleType | None = None, de
     if _active is None:
         _active = AliasFinder(chosen or default)
         sys.meta_path.insert(0, _active)
+        if _FOR_CHILDREN not in sys.path:
+            sys.path.insert(1, _FOR_CHILDREN)  # the first is the program's own directory, and stays so
     elif chosen and version:
         _active.version = chosen
         if loaded is not None:
