@@ -127,6 +127,7 @@ def _run(run: Any, what: str) -> None:
     except BaseException as error:
         shown = _without_ours(error.__traceback__)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, shown
+        vars(sys)["last_exc"] = error  # since Python 3.12
         try:
             sys.excepthook(type(error), error.with_traceback(shown), shown)
         except Exception:  # noqa: BLE001 - a hook of the program
