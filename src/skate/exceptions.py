@@ -298,7 +298,7 @@ class NotInSkateError(SkateError, RuntimeError):
         self.instead = instead
         text = _words.compose(
             f"{name or 'what was called'} is not part of Skate.",
-            why=f"Skate has the API of Ray Core, and {part or 'this name'} is not in it.",
+            why=f"Skate has the API of Ray Core for Python, without {part or 'this name'}.",
             next=instead,
         )
         super().__init__(message or text)

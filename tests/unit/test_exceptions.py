@@ -56,7 +56,7 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "NotInitializedError": ({"call": "skate.get()"}, ["skate.get()", "skate.init()"]),
     "NotInSkateError": (
         {"name": "ray.data.from_pandas_refs", "part": "Ray Data", "instead": "use skate.put()."},
-        ["ray.data.from_pandas_refs", "Ray Data is not in it", "next: use skate.put()."],
+        ["ray.data.from_pandas_refs", "without Ray Data", "next: use skate.put()."],
     ),
     "ForkedProcessError": ({"pid": 5, "parent_pid": 4}, ["process 5", "process 4", "spawn"]),
     "WorkerCrashedError": (

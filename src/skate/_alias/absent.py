@@ -48,13 +48,20 @@ _PARTS: dict[str, tuple[str, str]] = {
     "ray.serve": ("Ray Serve", "actors with async methods can answer many calls at a time."),
     "ray.train": ("Ray Train", "actors can be trained in step with each other; examples/parameter_server.py does so."),
     "ray.tune": ("Ray Tune", "start a task for each trial, and take results as they come with skate.as_completed()."),
+    "ray.util.client": ("Ray's client protocol", "skate.init('skate://host:port') connects from any machine."),
     "ray.util.collective": ("Ray's collective communication", "pass references between actors."),
     "ray.util.state": ("Ray's state API", "`skate list`, `skate status` and skate.why() tell what there is."),
     "ray.experimental.state": ("Ray's state API", "`skate list`, `skate status` and skate.why() tell what there is."),
-    "ray.workflow": ("Ray Workflow, which Ray itself has no longer,", ""),
+    "ray.util.tracing": ("Ray's tracing", "skate.timeline() shows every task."),
+    "ray.workflow": ("Ray Workflow, which Ray itself has no longer", ""),
     "ray._private": ("the inside of Ray", ""),
     "ray._raylet": ("the inside of Ray", ""),
     "ray.core": ("the inside of Ray", ""),
+    "ray.internal": ("the inside of Ray", ""),
+    **dict.fromkeys(
+        ("ray.Language", "ray.cpp_function", "ray.cross_language", "ray.java_actor_class", "ray.java_function"),
+        ("other languages than Python", ""),
+    ),
 }
 
 
@@ -63,7 +70,7 @@ def reason(name: str) -> str:
     what, instead = _part_of(name)
     if not what:
         return "Skate has nothing of that name."
-    return f"Skate has the API of Ray Core, and {what} is not in it." + (instead and f" Instead: {instead}")
+    return f"Skate has the API of Ray Core for Python, without {what}." + (instead and f" Instead: {instead}")
 
 
 def _part_of(name: str) -> tuple[str, str]:
