@@ -37,6 +37,8 @@ from skate._runtime_context import get_runtime_context
 from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __version__ = VERSION
+#: Of Ray: the commit that a release was built from, which releases of Skate do not note.
+__commit__ = "unknown"
 
 #: Values of `skate.get_runtime_context().worker.mode`: a driver, a worker, and what only Ray has.
 SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2

@@ -33,6 +33,8 @@ from skate._node.launch import start_control, start_node
 from skate._node.lobby import node_id_of
 from skate._node.main import ClusterConfig, NodeConfig
 
+#: Of Ray, which has no clusters of several nodes on some systems.
+cluster_not_supported = False
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 << 20
 ENDS_S = 5.0
@@ -113,6 +115,10 @@ class Cluster:
     def list_all_nodes(self) -> list[ClusterNode]:
         """The same as `nodes`, by the name that it has in Ray."""
         return self.nodes
+
+    def remaining_processes_alive(self) -> bool:
+        """Whether the control service and the daemons of all nodes that were not removed still run."""
+        return self._control.poll() is None and all(node.is_alive() for node in self.nodes)
 
     def wait_for_nodes(self, timeout: float = 30) -> None:
         """Wait until the cluster, and this process if it is a driver of it, know of all nodes and of no others.

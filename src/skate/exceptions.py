@@ -109,6 +109,10 @@ class TaskError(SkateError):
         cause: BaseException | None = self.__dict__.get("_skate_cause")
         return cause
 
+    def as_instanceof_cause(self) -> TaskError:
+        """The error itself: it is an instance of the class of its cause already, where that is possible."""
+        return self
+
     def __str__(self) -> str:
         return str(self.__dict__.get("_skate_text", ""))
 
@@ -553,6 +557,10 @@ class ActorError(SkateError):
 
     _headline = "did not complete a call"
     _next = ""
+    #: Whether the actor ended because its __init__ raised; what that was is the error's cause.
+    actor_init_failed = False
+    #: Of Ray: whether its node was taken away by a cloud provider. Skate is not told.
+    preempted = False
 
     def __init__(
         self,

@@ -43,6 +43,15 @@ class PlacementGroup:
         self.id = PlacementGroupID(id)
         self._bundles = [dict(bundle) for bundle in bundles]
 
+    @classmethod
+    def empty(cls) -> PlacementGroup:
+        """A group that stands for none."""
+        return cls(PlacementGroupID.nil(), [])
+
+    @property
+    def is_empty(self) -> bool:
+        return self.id.is_nil()
+
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
         return [dict(bundle) for bundle in self._bundles]

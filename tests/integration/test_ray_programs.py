@@ -115,6 +115,50 @@ def test_the_context_tells_the_placement_group() -> None:
     assert isinstance(group.id, skate.PlacementGroupID)
 
 
+def test_errors_have_the_members_that_programs_look_at() -> None:
+    skate.init(num_cpus=1)
+
+    @skate.remote
+    class Broken:
+        def __init__(self) -> None:
+            raise ValueError("no")
+
+        def call(self) -> None: ...
+
+    with pytest.raises(skate.exceptions.RayActorError) as raised:
+        skate.get(Broken.remote().call.remote())
+    assert raised.value.actor_init_failed
+    assert not raised.value.preempted
+    assert not pickle.loads(pickle.dumps(skate.exceptions.ActorDiedError())).actor_init_failed
+    assert pickle.loads(pickle.dumps(raised.value)).actor_init_failed
+
+    @skate.remote
+    def fail() -> None:
+        raise KeyError("key")
+
+    with pytest.raises(skate.exceptions.RayTaskError) as failed:
+        skate.get(fail.remote())
+    assert isinstance(failed.value.as_instanceof_cause(), KeyError)
+
+
+def test_a_group_that_is_none_says_so() -> None:
+    from skate.util.placement_group import VALID_PLACEMENT_GROUP_STRATEGIES, PlacementGroup
+
+    assert PlacementGroup.empty().is_empty
+    assert PlacementGroup.empty().bundle_count == 0
+    assert "STRICT_SPREAD" in VALID_PLACEMENT_GROUP_STRATEGIES
+    assert not skate.util.client.ray.is_connected()
+
+
+def test_a_cluster_tells_whether_its_processes_run() -> None:
+    with Cluster(initialize_head=True) as cluster:
+        node = cluster.add_node()
+        assert cluster.remaining_processes_alive()
+        node._process.kill()
+        node._process.wait()
+        assert not cluster.remaining_processes_alive()
+
+
 # --- experimental -----------------------------------------------------------------------------------------------------
 
 

@@ -326,6 +326,7 @@ def test_accelerators_have_names() -> None:
 
 def test_the_logger_is_the_one_that_init_configures() -> None:
     assert skate.logger.name == "skate"
+    assert isinstance(skate.__commit__, str)
     assert len({skate.SCRIPT_MODE, skate.WORKER_MODE, skate.LOCAL_MODE}) == 3
 
 

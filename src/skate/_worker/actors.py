@@ -528,6 +528,7 @@ class Actors:
             )
         error = kind(actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice)
         error.__cause__ = cause
+        error.actor_init_failed = death.kind == "init"
         return error
 
     # -- cancelling and looking ---------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ _MODULES = (
     "accelerators",
     "annotations",
     "check_serialize",
+    "client",
     "client_connect",
     "debug",
     "metrics",

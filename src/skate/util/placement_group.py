@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from skate.groups import (
+    STRATEGIES,
     PlacementGroup,
     get_current_placement_group,
     get_placement_group,
@@ -19,7 +20,10 @@ from skate.groups import (
     remove_placement_group,
 )
 
+VALID_PLACEMENT_GROUP_STRATEGIES = frozenset(STRATEGIES)
+
 __all__ = [
+    "VALID_PLACEMENT_GROUP_STRATEGIES",
     "PlacementGroup",
     "get_current_placement_group",
     "get_placement_group",

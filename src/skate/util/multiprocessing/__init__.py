@@ -6,8 +6,8 @@
 [1, 2]
 """
 
-from multiprocessing import TimeoutError
+from multiprocessing import JoinableQueue, TimeoutError
 
 from skate.util.multiprocessing.pool import AsyncResult, IMapIterator, Pool
 
-__all__ = ["AsyncResult", "IMapIterator", "Pool", "TimeoutError"]
+__all__ = ["AsyncResult", "IMapIterator", "JoinableQueue", "Pool", "TimeoutError"]
