@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skate._api import get, wait
+from skate._core.placement import Condition
 from skate._core.resources import group_of, to_units
 from skate._object_ref import ObjectRef
 from skate._options import task_options
@@ -21,7 +22,7 @@ from skate._remote_function import RemoteFunction
 from skate._wire.messages import CreateGroup, RemoveGroup
 from skate._worker.current import get_runtime
 from skate.ids import PlacementGroupID
-from skate.strategies import PlacementGroupSchedulingStrategy
+from skate.strategies import PlacementGroupSchedulingStrategy, selected
 
 __all__ = [
     "PlacementGroup",
@@ -97,13 +98,15 @@ def placement_group(
     strategy: str = "PACK",
     name: str = "",
     lifetime: str | None = None,
+    bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
 ) -> PlacementGroup:
     """Reserve bundles of resources. Returns once the cluster knows of it; `ready()` and `wait()` tell when it has them.
 
         >>> pg = placement_group([{"CPU": 2}, {"CPU": 1, "GPU": 1}], strategy="STRICT_SPREAD")
 
     strategy: "PACK" on as few nodes as possible, "SPREAD" on as many, "STRICT_PACK" on one, "STRICT_SPREAD" each on
-    another. name: for `get_placement_group`. lifetime: "detached" groups outlive their job.
+    another. name: for `get_placement_group`. lifetime: "detached" groups outlive their job. bundle_label_selector: for
+    each bundle what the labels of its node must be, {"zone": "a"} for example; {} if that does not matter.
     Without it a group ends with the driver, or with the detached actor that has made it.
     """
     if not isinstance(bundles, Sequence) or isinstance(bundles, str) or not bundles:
@@ -123,12 +126,13 @@ def placement_group(
         raise TypeError(f"placement_group(name={name!r}): it may be a string.")
     if lifetime not in (None, "detached"):
         raise ValueError(f"placement_group(lifetime={lifetime!r}): it may be 'detached', or left out.")
+    required = _required(bundle_label_selector, len(bundles))
     runtime = get_runtime()
     group = PlacementGroup(PlacementGroupID.from_random(), bundles)
     detached = lifetime == "detached"
     answer = runtime.request(
         lambda number: CreateGroup(
-            number, group.id.binary(), group.bundle_specs, strategy, name, detached, runtime.driver_id
+            number, group.id.binary(), group.bundle_specs, strategy, name, detached, runtime.driver_id, required
         )
     )
     if answer.body.get("taken"):
@@ -136,6 +140,23 @@ def placement_group(
             f"placement_group(name={name!r}): another group has that name; get_placement_group({name!r}) gives it."
         )
     return group
+
+
+def _required(selectors: Any, count: int) -> list[tuple[Condition, ...]]:
+    """The labels that the node of each bundle must have. Raises ValueError."""
+    if selectors is None:
+        return []
+    what = f"placement_group(bundle_label_selector={selectors!r})"
+    if not isinstance(selectors, Sequence) or len(selectors) != count:
+        raise ValueError(f"{what}: it may be a list with a dict for each of the {count} bundles.")
+    for selector in selectors:
+        texts = selector.items() if isinstance(selector, Mapping) else [(selector, None)]
+        if not all(isinstance(text, str) for pair in texts for text in pair):
+            raise ValueError(f"{what}: {selector!r} is no dict of strings like {{'zone': 'a'}}.")
+    try:
+        return [selected(selector) for selector in selectors]
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}.") from None
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:

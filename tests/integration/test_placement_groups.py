@@ -464,3 +464,30 @@ def test_groups_of_a_detached_actor_end_with_it_and_not_with_its_driver(
 def _ready(group: PlacementGroup) -> PlacementGroup:
     assert group.wait(10)
     return group
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_bundles_go_where_the_labels_are() -> None:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "labels": {"zone": "a"}}) as cluster:
+        second = cluster.add_node(num_cpus=2, labels={"zone": "b"})
+        cluster.connect()
+        assert cluster.head_node is not None
+        bundles = [{"CPU": 1}, {"CPU": 1}, {"CPU": 1}]
+        group = placement_group(bundles, bundle_label_selector=[{"zone": "b"}, {"zone": "!b"}, {}])
+        assert group.wait(20)
+        assert nodes_of(group)[:2] == [second.node_id, cluster.head_node.node_id]
+        homeless = placement_group([{"CPU": 0.1}], bundle_label_selector=[{"zone": "c"}])
+        assert not homeless.wait(0)
+        third = cluster.add_node(num_cpus=1, labels={"zone": "c"})
+        assert homeless.wait(20)
+        assert nodes_of(homeless) == [third.node_id]
+        skate.shutdown()
+
+
+@pytest.mark.parametrize("selector", [[], [{}, {}], ["zone"], [{"zone": 1}], [{"zone": "in("}], {"zone": "a"}])
+def test_a_selector_of_labels_that_is_none_is_refused(selector: Any) -> None:
+    with pytest.raises(ValueError, match="bundle_label_selector"):
+        placement_group([{"CPU": 1}], bundle_label_selector=selector)
+    assert not skate.is_initialized()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skate._core.bundles import Strategy, assign, can_ever_be
-from skate._core.placement import NodeView
+from skate._core.placement import Condition, NodeView
 from skate._core.resources import Amounts, to_units
 
 STRATEGIES: list[Strategy] = ["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
@@ -116,3 +116,26 @@ def test_a_place_is_found_if_and_only_if_there_is_one(
     counts = {len(set(places_)) for places_ in good}
     if strategy == "PACK" and 1 in counts:
         assert len(set(places)) == 1
+
+
+def labelled(name: str, cpus: float, zone: str) -> NodeView:
+    total = to_units({"CPU": cpus})
+    return NodeView(id=name.encode(), total=total, available=total, labels={"zone": zone})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_bundle_goes_to_a_node_with_its_labels(strategy: Strategy) -> None:
+    nodes = [labelled("a", 4, "x"), labelled("b", 4, "y")]
+    in_y = (Condition("zone", frozenset(["y"])),)
+    assert assign(cpus(1), nodes, strategy, required=[in_y]) == [b"b"]
+    assert assign(cpus(1), nodes, strategy, required=[(Condition("zone", frozenset(["z"])),)]) is None
+    assert can_ever_be(cpus(4), nodes, strategy, required=[in_y])
+    assert not can_ever_be(cpus(5), nodes, strategy, required=[in_y])
+    free_and_bound = assign(cpus(4, 4), nodes, strategy, required=[(), in_y])
+    assert free_and_bound == (None if strategy == "STRICT_PACK" else [b"a", b"b"])
+
+
+def test_nodes_with_labels_are_kept_for_the_bundles_that_need_them() -> None:
+    nodes = [labelled("a", 4, "y"), labelled("b", 4, "x")]
+    in_y = (Condition("zone", frozenset(["y"])),)
+    assert assign(cpus(3, 2), nodes, "STRICT_SPREAD", required=[(), in_y]) == [b"b", b"a"]

@@ -61,6 +61,7 @@ class GroupService:
                         message.strategy,  # type: ignore[arg-type]
                         name=message.name,
                         job=job,
+                        required=message.required,
                     )
                     if message.name:
                         self._names[message.name] = message.group

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from skate._core.placement import NodeView
+from skate._core.placement import Condition, NodeView
 from skate._core.resources import Amounts
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
+Required = Sequence[Sequence[Condition]]
 
 #: Steps of the search after which a group that might still fit is held to be too difficult, and waits.
 STEPS_MAX = 20_000
@@ -27,21 +28,25 @@ def assign(
     strategy: Strategy,
     *,
     beside: Sequence[bytes] = (),
+    required: Required = (),
 ) -> list[bytes] | None:
     """The node of each bundle, in their order; None if they do not fit at present.
 
-    `beside`: nodes that other bundles of the group have already, after some of its nodes died.
+    `beside`: nodes that other bundles of the group have already, after some of its nodes died. `required`: for each
+    bundle the labels that its node must have; empty: none for any.
     """
     if strategy == "PACK":
-        together = _Search(bundles, nodes, "STRICT_PACK", free=True, beside=beside).run()
+        together = _Search(bundles, nodes, "STRICT_PACK", free=True, beside=beside, required=required).run()
         if together is not None:
             return together
-    return _Search(bundles, nodes, strategy, free=True, beside=beside).run()
+    return _Search(bundles, nodes, strategy, free=True, beside=beside, required=required).run()
 
 
-def can_ever_be(bundles: Sequence[Amounts], nodes: Sequence[NodeView], strategy: Strategy) -> bool:
+def can_ever_be(
+    bundles: Sequence[Amounts], nodes: Sequence[NodeView], strategy: Strategy, *, required: Required = ()
+) -> bool:
     """Whether they would fit into the same nodes if these were empty."""
-    return _Search(bundles, nodes, strategy, free=False).run() is not None
+    return _Search(bundles, nodes, strategy, free=False, required=required).run() is not None
 
 
 class _Search:
@@ -55,24 +60,26 @@ class _Search:
         *,
         free: bool,
         beside: Sequence[bytes] = (),
+        required: Required = (),
     ) -> None:
         self._bundles = bundles
         self._strategy = strategy
+        #: For each bundle the nodes that have its labels.
+        self._labelled = [{node.id for node in nodes if node.has_labels(labels)} for labels in required]
+        self._labelled = self._labelled or [{node.id for node in nodes}] * len(bundles)
         self._left = {node.id: dict(node.available if free else node.total) for node in nodes}
         self._ids = sorted(self._left)
         capacity: Amounts = {}
         for node in nodes:
             for name, amount in node.total.items():
                 capacity[name] = max(capacity.get(name, 0), amount)
-        # The one that takes the largest part of a node comes first: it has the fewest places to go to.
-        self._order = sorted(
-            range(len(bundles)),
-            key=lambda index: max(
-                (amount / capacity[name] if capacity.get(name) else 2.0 for name, amount in bundles[index].items()),
-                default=0.0,
-            ),
-            reverse=True,
-        )
+
+        def part(index: int) -> float:
+            shares = (amount / capacity[name] if capacity.get(name) else 2.0 for name, amount in bundles[index].items())
+            return max(shares, default=0.0)
+
+        # The one with the fewest places to go to comes first: by its labels, then by the part of a node that it takes.
+        self._order = sorted(range(len(bundles)), key=lambda index: (len(self._labelled[index]), -part(index)))
         self._chosen: dict[int, bytes] = {}
         #: How many bundles of the group are on each node.
         self._used: dict[bytes, int] = {}
@@ -95,6 +102,8 @@ class _Search:
             if self._steps > STEPS_MAX:
                 return False
             left = self._left[node]
+            if node not in self._labelled[index]:
+                continue
             if any(amount > left.get(name, 0) for name, amount in bundle.items()):
                 continue
             self._put(index, node, bundle)
@@ -119,8 +128,8 @@ class _Search:
         """How many of the bundles would fit there by themselves, one after the other."""
         left = dict(self._left[node])
         count = 0
-        for bundle in self._bundles:
-            if all(amount <= left.get(name, 0) for name, amount in bundle.items()):
+        for bundle, labelled in zip(self._bundles, self._labelled, strict=True):
+            if node in labelled and all(amount <= left.get(name, 0) for name, amount in bundle.items()):
                 count += 1
                 for name, amount in bundle.items():
                     left[name] -= amount

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from skate._core.bundles import Strategy, assign, can_ever_be
-from skate._core.placement import NodeView
+from skate._core.bundles import Required, Strategy, assign, can_ever_be
+from skate._core.placement import Condition, NodeView
 from skate._core.resources import Amounts
 
 PENDING = "pending"
@@ -39,6 +39,8 @@ class Bundle(msgspec.Struct):
     #: Its node has set it aside.
     prepared: bool = False
     committed: bool = False
+    #: Labels that its node must have.
+    required: tuple[Condition, ...] = ()
 
 
 class Group(msgspec.Struct):
@@ -95,9 +97,18 @@ class GroupTable:
         self.groups: dict[bytes, Group] = {}
 
     def create(
-        self, id: bytes, bundles: Sequence[Amounts], strategy: Strategy, *, name: str = "", job: bytes = b""
+        self,
+        id: bytes,
+        bundles: Sequence[Amounts],
+        strategy: Strategy,
+        *,
+        name: str = "",
+        job: bytes = b"",
+        required: Required = (),
     ) -> None:
-        self.groups[id] = Group(id, strategy, [Bundle(dict(needs)) for needs in bundles], name, job)
+        labels = [tuple(conditions) for conditions in required] or [()] * len(bundles)
+        made = [Bundle(dict(needs), required=labels[index]) for index, needs in enumerate(bundles)]
+        self.groups[id] = Group(id, strategy, made, name, job)
 
     def place(self, nodes: Sequence[NodeView]) -> list[Command]:
         """Look for nodes for every group that has none for some of its bundles, the oldest group first."""
@@ -115,7 +126,13 @@ class GroupTable:
     def _place(self, group: Group, left: list[NodeView]) -> list[Command]:
         homeless = group.homeless
         beside = [bundle.node for bundle in group.bundles if bundle.node]
-        places = assign([group.bundles[index].needs for index in homeless], left, group.strategy, beside=beside)
+        places = assign(
+            [group.bundles[index].needs for index in homeless],
+            left,
+            group.strategy,
+            beside=beside,
+            required=[group.bundles[index].required for index in homeless],
+        )
         if places is None:
             return []
         by_id = {node.id: node for node in left}
@@ -194,7 +211,8 @@ class GroupTable:
 
     def can_ever_be(self, id: bytes, nodes: Iterable[NodeView]) -> bool:
         group = self.groups[id]
-        return can_ever_be([bundle.needs for bundle in group.bundles], list(nodes), group.strategy)
+        required = [bundle.required for bundle in group.bundles]
+        return can_ever_be([bundle.needs for bundle in group.bundles], list(nodes), group.strategy, required=required)
 
     def validate(self) -> None:
         for group in self.groups.values():

@@ -5,6 +5,7 @@ They travel over the control channel. The daemon of a lone node answers them; in
 
 from __future__ import annotations
 
+from skate._core.placement import Condition
 from skate._core.task import ActorInfo, ActorSettings, Death, Failure, Task
 from skate._wire.messages.direct import Define
 from skate._wire.messages.message import Message
@@ -155,6 +156,8 @@ class CreateGroup(Message, tag=120):
     #: It outlives its job.
     detached: bool = False
     job: bytes = b""
+    #: For each bundle the labels that its node must have; empty: none for any.
+    required: list[tuple[Condition, ...]] = []
 
 
 class RemoveGroup(Message, tag=121):
