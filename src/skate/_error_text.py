@@ -97,3 +97,14 @@ def retries(used: int, allowed: int) -> str:
     if used:
         return f"it was retried {count(used, 'time')} and ended each time: run the function by itself to see why."
     return ""
+
+
+def error_of_ray(name: str) -> type:
+    """The class of an error that only Ray raises; `skate.exceptions` finds it by name, when a program asks."""
+    if not name.startswith("_"):
+        from skate import _ray_exceptions
+
+        if name in _ray_exceptions.NAMES:
+            found: type = getattr(_ray_exceptions, name)
+            return found
+    raise AttributeError(f"module 'skate.exceptions' has no attribute {name!r}")

@@ -55,7 +55,6 @@ Ray's names for the same errors are at the end of this file. This module imports
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from skate import _error_text as _words
 from skate._error_base import SkateError as SkateError
@@ -557,10 +556,8 @@ class ActorError(SkateError):
 
     _headline = "did not complete a call"
     _next = ""
-    #: Whether the actor ended because its __init__ raised; what that was is the error's cause.
-    actor_init_failed = False
-    #: Of Ray: whether its node was taken away by a cloud provider. Skate is not told.
-    preempted = False
+    #: Whether its __init__ raised, which then is the error's cause; and of Ray: whether a cloud took its node away.
+    actor_init_failed = preempted = False
 
     def __init__(
         self,
@@ -674,17 +671,8 @@ RayActorError = ActorError
 RaySystemError = SkateSystemError
 LocalRayletDiedError = NodeDiedError
 PlasmaObjectNotAvailable = ObjectLostError
-
-
-def __getattr__(name: str) -> Any:
-    """Errors that only Ray raises: for programs that name them in an `except` clause."""
-    if not name.startswith("_"):
-        from skate import _ray_exceptions
-
-        if name in _ray_exceptions.NAMES:
-            return getattr(_ray_exceptions, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+#: For the others, which only Ray raises and programs name in `except` clauses.
+__getattr__ = _words.error_of_ray
 
 # fmt: off
 __all__ = [
