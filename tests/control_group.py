@@ -33,12 +33,12 @@ class ControlGroup:
     #: The inner groups, one for each tree.
     inner: list[Path]
 
-    def run(self, program: str, *, expect_code: int = 0) -> tuple[str, str]:
+    def run(self, program: str, *words: str, expect_code: int = 0) -> tuple[str, str]:
         """Run a program in the inner group; its stdout and stderr."""
         enter = "".join(f"echo 0 > '{folder}/cgroup.procs' && " for folder in self.inner)
         try:
             done = subprocess.run(
-                ["/bin/sh", "-c", f'{enter}exec "$@"', "sh", sys.executable, "-c", program],
+                ["/bin/sh", "-c", f'{enter}exec "$@"', "sh", sys.executable, "-c", program, *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from control_group import control_group
 
@@ -28,6 +29,27 @@ def test_a_store_larger_than_the_container_is_said_so() -> None:
     with control_group(600 * MIB) as group:
         _, said = group.run(f"{HEAD}\nskate.init(object_store_memory=1000 * MIB); skate.shutdown()")
     assert "UserWarning" in said
+    assert str(1000 * MIB) in said
+    assert str(600 * MIB) in said
+
+
+START = f"""{HEAD}
+import subprocess
+os.environ.update(HOME=sys.argv[1], XDG_RUNTIME_DIR=sys.argv[1], SKATE_LOG_DIR=os.path.join(sys.argv[1], "logs"))
+for name in ("SKATE_TOKEN", "SKATE_TOKEN_FILE", "SKATE_ADDRESS"):
+    os.environ.pop(name, None)
+command = [sys.executable, "-m", "skate.cli"]
+head = [*command, "start", "--head", "--port", "0", "--num-cpus", "1", "--object-store-memory", "1000MiB"]
+try:
+    print(subprocess.run(head, check=True, stdout=subprocess.PIPE, text=True).stdout)
+finally:
+    subprocess.run([*command, "stop"], check=True, stdout=subprocess.DEVNULL)
+"""
+
+
+def test_the_command_line_says_so_too(tmp_path: Path) -> None:
+    with control_group(600 * MIB) as group:
+        said, _ = group.run(START, str(tmp_path))
     assert str(1000 * MIB) in said
     assert str(600 * MIB) in said
 
