@@ -85,11 +85,8 @@ class Driver:
 class HostCluster:
     """A control service on the first host, and a node on each of the first three. What they say is in `logs`."""
 
-    def __init__(
-        self, network: Network, logs: Path, partition_grace_s: float | None = None, *, tls: bool = False
-    ) -> None:
+    def __init__(self, network: Network, logs: Path, *, tls: bool = False) -> None:
         self._logs = logs
-        self._partition_grace_s = partition_grace_s
         self.head, self.second, self.third, self.outside = network.hosts
         self.token = secrets.token_hex(32)
         with (logs / "control.log").open("wb") as log:
@@ -130,7 +127,6 @@ class HostCluster:
             resources={name: 4},
             memory=1 << 30,
             object_store_memory=STORE_BYTES,
-            partition_grace_s=self._partition_grace_s,
             cluster=ClusterConfig(
                 control=(self.head.address, self.port), token=self.token, host=host.address, name=name
             ),

@@ -9,7 +9,9 @@ What waits for the path is named by `skate.why`, goes on soon after healing, and
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,8 +62,9 @@ def either(request: pytest.FixtureRequest, network: Network, tmp_path: Path) -> 
 
 
 @pytest.fixture
-def impatient(network: Network, tmp_path: Path) -> Iterator[HostCluster]:
-    cluster = HostCluster(network, tmp_path, partition_grace_s=SHORT_GRACE_S)
+def impatient(network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostCluster]:
+    monkeypatch.setenv("SKATE_PARTITION_GRACE_S", str(SHORT_GRACE_S))
+    cluster = HostCluster(network, tmp_path)
     yield cluster
     cluster.end()
 
@@ -278,6 +281,29 @@ running, retried = once.hold.remote({story.held("running")}), patient.hold.remot
     assert len(driver.do("[str(ref) for ref in skate.get(once.own.remote(1))]", HEALED_WITHIN_S)) == 2, "it lives"
     runs = [story.runs(name) for name in ("running", "retried", "unsent")]
     assert runs == [1, 1, 0], "a call that failed before it began does not begin after healing"
+
+
+def test_after_the_grace_calls_to_a_life_of_an_actor_that_ended_during_the_cut_are_decided_on(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    """The caller hears from the control service that the actor lives on, and cannot hear the end of its last life."""
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+actor = Keeper.options(**hard, max_restarts=-1).remote()
+once = actor.hold.remote({story.held("once")})
+again = actor.hold.options(max_task_retries=-1).remote({story.held("again")})
+""")
+    story.wait_begun("once")
+    story.cut()
+    story.wait_named("once")
+    os.kill(story.pids("once")[0], signal.SIGKILL)
+    assert story.error_of("skate.get(once)", 2 * SHORT_GRACE_S + WITHIN_S)[0] == "ActorUnavailableError"
+    assert driver.do("skate.wait([again], timeout=0)[0] == []")
+    story.heal()
+    story.release("again")
+    assert driver.do("skate.get(again)", HEALED_WITHIN_S) == story.third
+    assert (story.runs("once"), story.runs("again")) == (1, 1)
 
 
 def test_after_the_grace_reads_fail_unless_there_is_another_copy_and_succeed_after_healing(
