@@ -12,10 +12,9 @@ not get there: xgboost_ray, for one, would take an importable `ray.tune` for the
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from skate.exceptions import NotInSkateError
 
@@ -84,10 +83,10 @@ def _part_of(name: str) -> tuple[str, str]:
 
 def find_spec(fullname: str) -> ModuleSpec | None:
     """A module in the table; None for any other."""
-    return ModuleSpec(fullname, _AbsentLoader(), is_package=True) if fullname in NAMES else None
+    return ModuleSpec(fullname, cast(Any, _AbsentLoader()), is_package=True) if fullname in NAMES else None
 
 
-class _AbsentLoader(importlib.abc.Loader):
+class _AbsentLoader:
     """Makes a module of the table."""
 
     def create_module(self, spec: ModuleSpec) -> None:

@@ -23,7 +23,6 @@ Knows not: the runtime. A driver tells its workers the version of the alias with
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.util
 import os
 import re
@@ -31,7 +30,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from skate._alias import absent
 from skate._core.version import VERSION
@@ -145,7 +144,7 @@ def _is_import(caller: Any) -> bool:
 
 def _spec_of_ray(finder: AliasFinder) -> ModuleSpec:
     skate = sys.modules["skate"]
-    spec = ModuleSpec("ray", _RayLoader(finder), origin=skate.__file__, is_package=True)
+    spec = ModuleSpec("ray", cast(Any, _RayLoader(finder)), origin=skate.__file__, is_package=True)
     assert spec.submodule_search_locations is not None
     spec.submodule_search_locations.extend(skate.__path__)
     spec.has_location = True
@@ -162,14 +161,14 @@ def _spec_of_same(fullname: str) -> ModuleSpec | None:
     if found is None:
         return None
     is_package = found.submodule_search_locations is not None
-    spec = ModuleSpec(fullname, _SameLoader(name), origin=found.origin, is_package=is_package)
+    spec = ModuleSpec(fullname, cast(Any, _SameLoader(name)), origin=found.origin, is_package=is_package)
     if spec.submodule_search_locations is not None:
         spec.submodule_search_locations.extend(found.submodule_search_locations or ())
     return spec
 
 
-class _RayLoader(importlib.abc.Loader):
-    """Makes the module `ray`."""
+class _RayLoader:
+    """Makes the module `ray`. (Not an `importlib.abc.Loader`: importing that takes 5 ms.)"""
 
     def __init__(self, finder: AliasFinder) -> None:
         self._finder = finder
@@ -181,7 +180,7 @@ class _RayLoader(importlib.abc.Loader):
         _fill(module, self._finder.version)
 
 
-class _SameLoader(importlib.abc.Loader):
+class _SameLoader:
     """Hands out a module of Skate under a second name."""
 
     def __init__(self, name: str) -> None:

@@ -22,7 +22,7 @@ from skate._node.main import ClusterConfig, NodeConfig
 from skate._worker.surroundings import job_logging, module_path, ray_version, set_job, working_directory
 
 #: Modules worth sharing between workers when the driver has them.
-PRELOAD = ("numpy",)
+PRELOAD = ("numpy", "skate._alias.finder")
 START_TIMEOUT_S = 60.0
 #: The job that `skate submit` runs this program as, in hexadecimal digits.
 JOB_VARIABLE = "SKATE_JOB_ID"
