@@ -54,11 +54,11 @@ def size(size_bytes: int) -> str:
 
 
 def amounts(resources: Mapping[str, float], asked: Mapping[str, float] | None = None) -> str:
-    """Resources in words. Given what was asked for, the marks of nodes are left out unless they were part of it."""
+    """Resources in words. Given what was asked for, the marks of nodes are left out unless it was one of a node."""
     if asked is not None:
-        from skate._core.resources import without_marks  # only needed when something has already gone wrong
+        from skate._core.resources import NODE, without_marks  # only needed when something has already gone wrong
 
-        resources = without_marks(resources, but=asked)
+        resources = resources if any(name.startswith(NODE) for name in asked) else without_marks(resources)
     return ", ".join(
         f"{name} {size(int(amount)) if name.endswith('memory') else f'{amount:g}'}"
         for name, amount in resources.items()

@@ -60,9 +60,9 @@ def marks_of_node(host: str, *, is_head: bool) -> Amounts:
     return marks
 
 
-def without_marks(amounts: Mapping[str, float], but: Iterable[str] = ()) -> dict[str, float]:
-    """The same amounts without the marks of nodes, which tell people nothing, except those named in `but`."""
-    return {name: amount for name, amount in amounts.items() if name in but or not name.startswith(NODE)}
+def without_marks(amounts: Mapping[str, float]) -> dict[str, float]:
+    """The same amounts without the marks of nodes: each node has one, so people learn nothing from them."""
+    return {name: amount for name, amount in amounts.items() if not name.startswith(NODE)}
 
 
 class Allocation(msgspec.Struct):
