@@ -180,7 +180,6 @@ def init(
             runtime_env = job_config.runtime_env if runtime_env is None else runtime_env
             namespace = job_config.ray_namespace if namespace is None else namespace
             logging_config = job_config.py_logging_config if logging_config is None else logging_config
-        _configure_logs(logging_config)
         _check_init(address, num_cpus, num_gpus, _memory, object_store_memory, memory_threshold, logging_level, ignored)
         for name, seconds in (
             ("infeasible_grace_s", infeasible_grace_s),
@@ -215,6 +214,7 @@ def init(
             idle_worker_s=float(idle_worker_s),
             store_full_grace_s=float(store_full_grace_s),
         )
+        _configure_logs(logging_config)
         _settings.clear()
         _settings.update(namespace=namespace, runtime_env=checked.runtime_env)
         env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
