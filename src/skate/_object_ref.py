@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", covariant=True)
 _NIL = b"\xff" * OBJECT_BYTES
-#: The owner of what does not exist: no process has this id, so whoever asks for it hears that it has ended.
+#: The owner of what does not exist: no process has this id, and a node says of such a process that it has ended.
 _NO_PROCESS = b"\xff" * PROCESS_BYTES
 
 #: Ids of references that were dropped, once for each reference. Drained by the runtime.

@@ -116,7 +116,7 @@ class RuntimeContext:
         return variables
 
     def is_canceled(self) -> bool:
-        """Whether somebody cancelled the current task."""
+        """Whether the current task was cancelled."""
         context = get_runtime().context
         return context.cancelled == context.id
 

@@ -57,7 +57,7 @@ class RuntimeEnv(dict[str, Any]):
         return dict(self)
 
     def serialize(self) -> str:
-        """As JSON."""
+        """The environment as JSON."""
         return json.dumps(self, sort_keys=True)
 
     @classmethod

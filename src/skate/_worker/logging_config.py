@@ -61,7 +61,7 @@ class LoggingConfig(msgspec.Struct, frozen=True):
         return cls(**{name: value for name, value in d.items() if name in cls.__struct_fields__})
 
     def apply(self) -> None:
-        """In this process."""
+        """Configure the root logger of this process."""
         root = logging.getLogger()
         root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, _Handler)]
         handler = _Handler()

@@ -60,7 +60,7 @@ class tqdm:  # noqa: N801 - the name that it has everywhere
         self._show_if_due()
 
     def update(self, n: int = 1) -> None:
-        """So many steps further."""
+        """Advance the bar by `n` steps."""
         self.n += n
         self._show_if_due()
 
