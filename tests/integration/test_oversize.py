@@ -5,15 +5,19 @@ Most tests run with a limit of LIMIT bytes for a message instead of 256 MiB.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skate
 from skate._message_limits import FRAME_BYTES_MAX, VARIABLE, limits
+from skate._worker import current
 from skate.cluster_utils import Cluster
-from skate.exceptions import ActorDiedError, MessageTooLargeError, TaskError
+from skate.exceptions import ActorDiedError, InternalError, MessageTooLargeError, TaskError, WorkerCrashedError
+from waiting import wait_for
 
 LIMIT = 4 << 20
 #: Each travels inside messages, and COUNT of them are more than a message may have.
@@ -74,6 +78,11 @@ def echo(*values: Any, **named: Any) -> tuple[int, int]:
 @HERE
 def make(number: int) -> bytes:
     return piece(number)
+
+
+def sleep_for_long(sign: Path) -> None:
+    sign.touch()
+    time.sleep(1000)
 
 
 def works() -> None:
@@ -342,6 +351,31 @@ def test_so_does_one_that_returns_them(here: None) -> None:
     works()
 
 
+def test_so_does_an_item_that_has_them_inside_and_the_stream_goes_on(here: None) -> None:
+    def items() -> Iterator[Any]:
+        yield [skate.put(None) for _ in range(REFERENCES)]
+        yield 2
+
+    first, second = HERE(items).remote()
+    with pytest.raises(MessageTooLargeError, match="the item is too large"):
+        get(first)
+    assert get(second) == 2
+    works()
+
+
+def test_so_does_the_value_of_a_borrowed_reference_that_has_them_inside(here: None) -> None:
+    value = skate.put([skate.put(None) for _ in range(REFERENCES)])
+
+    @HERE
+    def read(refs: list[Any]) -> int:
+        return len(skate.get(refs[0]))
+
+    with pytest.raises(MessageTooLargeError, match="the value is too large"):
+        get(read.remote([value]))
+    assert len(get(value)) == REFERENCES
+    works()
+
+
 def test_so_does_an_actor_that_is_given_them(here: None) -> None:
     @HERE
     class Holder:
@@ -357,6 +391,8 @@ def test_so_does_an_actor_that_is_given_them(here: None) -> None:
 def test_a_key_that_is_too_large_is_an_error(here: None) -> None:
     with pytest.raises(MessageTooLargeError, match=r"a request to the node \(KeyValue\)"):
         skate.kv.put("k" * (2 * LIMIT), b"")
+    with pytest.raises(MessageTooLargeError, match=r"a request to the node \(Topic\)"):
+        skate.pubsub.publish("t" * (2 * LIMIT), b"")
     for number in range(30):
         skate.kv.put(f"{number}" * 200_000, b"")
     with pytest.raises(MessageTooLargeError, match="there is no answer: the answer has"):
@@ -416,3 +452,33 @@ def test_between_nodes_nothing_is_sent_again_without_end(monkeypatch: pytest.Mon
                 get(echo.remote(*refs))
             works()
         skate.shutdown()
+
+
+# -- what is no message at all -----------------------------------------------------------------------------------------
+
+#: A frame of five bytes that msgpack cannot read.
+GARBAGE = b"\x05\0\0\0\xc1\xc1\xc1\xc1\xc1"
+
+
+def test_a_worker_that_is_sent_garbage_ends_and_its_task_is_told(tmp_path: Path) -> None:
+    f = skate.remote(max_retries=0)(lambda: 1)
+    with skate.init(num_cpus=1):
+        assert get(f.remote()) == 1
+        slow = skate.remote(max_retries=0)(sleep_for_long).remote(tmp_path / "runs")
+        wait_for((tmp_path / "runs").exists, 30, "the task to run")
+        (worker,) = current.get_runtime().peers.all()
+        worker.channel.sock.send(GARBAGE)
+        with pytest.raises(WorkerCrashedError, match="not a message"):
+            get(slow)
+        assert get(f.remote()) == 1
+
+
+def test_a_driver_that_is_sent_garbage_says_so() -> None:
+    @skate.remote(max_retries=0)
+    def garble() -> None:
+        executor = current.get_runtime().executor
+        executor._owner.channel.sock.send(GARBAGE)
+        time.sleep(1000)
+
+    with skate.init(num_cpus=1), pytest.raises(InternalError, match="not a message"):
+        get(garble.remote())

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, BadFrame, Channel, ChannelClosed
 from skate._wire.loop import POLL_S_MAX
 from skate._wire.messages import AnyMessage
 from skate._worker.interrupt import guard_new_handlers
@@ -92,7 +92,7 @@ class Loop:
         #: Somebody has submitted tasks since it was last read.
         self._submitting = False
         self._recent_wait_s = 1e-3
-        #: Called in the I/O thread when that cannot go on.
+        #: Called when the process cannot go on: the I/O thread has ended, or a peer does not speak our protocol.
         self.on_failure: Callable[[Exception], None] = lambda error: None
         self._thread = threading.Thread(target=self._run, name="skate-io", daemon=True)
 
@@ -241,9 +241,12 @@ class Loop:
                 if event & ~select.EPOLLOUT:
                     try:
                         messages = channel.receive(self._buffer)
-                    except ChannelClosed:
+                    except ChannelClosed as error:
                         self.remove(channel)
                         self._on_closed(channel)
+                        if isinstance(error, BadFrame):
+                            # The other process lives, and does not know that nothing of it is heard: both would wait.
+                            self.on_failure(error)
                     else:
                         if messages:
                             self._handle(channel, messages)

@@ -50,6 +50,9 @@ def on_unsent(runtime: Runtime, peer: Peer, error: TooLarge) -> None:
             for result in message.results:
                 peer.send(m.Results([_failed(result, _failure("the result of the task", size, error.limit))]))
         elif isinstance(message, m.Fetched):
+            for ref in message.contained:  # the peer was counted as a borrower of those of ours, and will not be one
+                if ref.owner == runtime.process_id:
+                    runtime.table.remove_borrower(ref.id, peer.process_id)
             peer.send(m.Fetched(message.id, _failure("the value", size, error.limit)))
         elif isinstance(message, m.Yielded):
             peer.send(m.Yielded(message.id, _failure("the item", size, error.limit)))
@@ -62,6 +65,7 @@ def on_unsent(runtime: Runtime, peer: Peer, error: TooLarge) -> None:
 
 
 def _failed(result: Result, failure: Failure) -> Result:
+    """The receiver stays registered for the references inside the result until it ends: too many to be named again."""
     extra = result.extra or ResultExtra()
     kept = extra.kept if len(extra.kept) <= KEPT_MAX else []
     return Result(result.id, failure, ResultExtra(kept=kept, cancelled=extra.cancelled, left=1 + len(extra.more)))
