@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-
 import pytest
 
 from skate._core.ids import OBJECT_BYTES
@@ -40,16 +38,9 @@ def test_the_largest_view_at_the_last_place_fits_into_the_file(arena_bytes: int)
     """An object of `size` bytes may begin at arena_bytes - size at most."""
     for size in (1, 64, 1000, arena_bytes // 2, arena_bytes // 2 + 1, arena_bytes):
         assert arena_bytes - size + layout.view_bytes(size) <= layout.names_offset(arena_bytes)
-    assert layout.names_offset(arena_bytes) % mmap.ALLOCATIONGRANULARITY == 0
-    assert layout.names_offset(arena_bytes) + layout.NAMES_BYTES == layout.arena_file_bytes(arena_bytes)
-
-
-def test_each_slot_has_a_name_of_its_own() -> None:
-    names = memoryview(bytearray(layout.NAMES_BYTES))
-    for slot in (0, 1, layout.SLOT_COUNT - 1):
-        layout.write_name(layout.name_field(names, slot), f"task {slot}")
-    assert [layout.read_name(layout.name_field(names, slot)) for slot in (0, 1, 2)] == ["task 0", "task 1", ""]
-    assert bytes(names).count(b"task") == 3
+    assert layout.name_offset(arena_bytes, 0) == layout.names_offset(arena_bytes)
+    last = layout.name_offset(arena_bytes, layout.SLOT_COUNT - 1)
+    assert last + layout.NAME_BYTES == layout.arena_file_bytes(arena_bytes)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +55,6 @@ def test_each_slot_has_a_name_of_its_own() -> None:
     ],
 )
 def test_a_name_that_is_too_long_is_cut_between_characters(name: str, kept: str) -> None:
-    field = layout.name_field(memoryview(bytearray(layout.NAMES_BYTES)), 7)
-    layout.write_name(field, "what was there before " * 4)
-    layout.write_name(field, name)
-    assert layout.read_name(field) == kept
+    field = layout.format_name(name)
+    assert len(field) == layout.NAME_BYTES == 96
+    assert layout.parse_name(field) == kept

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skate._node.logs import Stream
-from skate._store.layout import NAME_BYTES, read_name
+from skate._store.layout import NAME_BYTES, parse_name
 from skate._worker import output
 from skate._worker.context import CURRENT_CALL
 from skate._worker.output import TaggedBuffer, flush_output, show_name, tag_output
@@ -159,7 +159,7 @@ def test_what_native_code_writes_is_by_the_task_whose_name_is_shown(worker: Work
     os.write(descriptor, b"native third\n")
     run(b"4", "third")
     os.write(descriptor, b"native third\n")
-    worker.stream.native_name = worker.stream.native_name_after = read_name(field)
+    worker.stream.native_name = worker.stream.native_name_after = parse_name(bytes(field))
     texts = ["native first", "printed second", "native second", "native third", "native third"]
     assert worker.lines() == [(text.split()[1], text) for text in texts]
 
@@ -169,7 +169,7 @@ def test_nothing_is_written_for_the_name_of_a_task_that_prints_nothing(worker: W
         show_name(field, name)
     with pytest.raises(BlockingIOError):
         os.read(worker._reader, 1)
-    assert read_name(field) == "second"
+    assert parse_name(bytes(field)) == "second"
 
 
 def test_a_print_outside_of_tasks_has_no_name_after_the_name_has_changed(worker: Worker, field: memoryview) -> None:
@@ -188,7 +188,7 @@ def test_a_closed_stream_does_no_harm_when_the_name_changes(worker: Worker, fiel
     worker.text.write("partial")
     worker.text.close()
     show_name(field, "second")
-    assert read_name(field) == "second"
+    assert parse_name(bytes(field)) == "second"
 
 
 def test_both_streams_of_a_process_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:

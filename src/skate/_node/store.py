@@ -30,15 +30,7 @@ from skate._core.object_records import (
 )
 from skate._core.object_table import ObjectTable, StoreProtocolError
 from skate._node.spill import Spill, punch_hole
-from skate._store.layout import (
-    HEAD_BYTES,
-    NAMES_BYTES,
-    arena_file_bytes,
-    name_field,
-    names_offset,
-    read_name,
-    slot_fields,
-)
+from skate._store.layout import HEAD_BYTES, NAME_BYTES, arena_file_bytes, name_offset, parse_name, slot_fields
 from skate._wire.messages import Allocate, Allocated, Free, Message, Pin, Pinned, ReturnSpace, Seal, StoreFull, Unpin
 
 __all__ = ["Store", "StoreProtocolError"]
@@ -94,8 +86,6 @@ class Store:
         os.ftruncate(self.fd, arena_file_bytes(arena_bytes))
         self._arena = mmap.mmap(self.fd, arena_bytes)
         self._view = memoryview(self._arena)
-        self._names_map = mmap.mmap(self.fd, NAMES_BYTES, offset=names_offset(arena_bytes))
-        self._names = memoryview(self._names_map)
         self._spill = Spill(self._view, spill_directory, wake)
         self._reply = reply
         self._collect = collect
@@ -232,12 +222,14 @@ class Store:
 
     def printing_name(self, slot: int) -> str:
         """The task that a process runs or has run last, or the class of its actor, by name; "" if that is not known."""
-        return read_name(name_field(self._names, slot))
+        # Not through a mapping: one more would take one more descriptor.
+        return parse_name(os.pread(self.fd, NAME_BYTES, name_offset(self.arena_bytes, slot)))
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for its next process."""
-        for field in (*slot_fields(self._view, slot), name_field(self._names, slot)):
+        for field in slot_fields(self._view, slot):
             field[:] = bytes(len(field))
+        os.pwrite(self.fd, bytes(NAME_BYTES), name_offset(self.arena_bytes, slot))
 
     def has(self, id: bytes) -> bool:
         """Whether the object is here, in memory or on disk."""
@@ -281,8 +273,6 @@ class Store:
         self._spill.close()
         self._view.release()
         self._arena.close()
-        self._names.release()
-        self._names_map.close()
         os.close(self.fd)
 
     def _carry_out(self, commands: Iterable[Command]) -> None:

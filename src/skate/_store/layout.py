@@ -37,8 +37,6 @@ SLOT_TASK_BYTES = 20
 #: The longest name, in bytes; a longer one is cut.
 NAME_BYTES = 96
 NAMES_BYTES = SLOT_COUNT * NAME_BYTES
-#: What a part of a file has to begin at to be mapped by itself: a multiple of the largest page size that there is.
-MAPPING_BYTES = 1 << 16
 #: Every object starts on a multiple of this: a cache line, and what vector instructions like best.
 ALIGNMENT = 64
 
@@ -56,19 +54,20 @@ def slot_fields(arena: memoryview, slot: int) -> tuple[memoryview, memoryview]:
     return arena[at : at + SLOT_TASK_BYTES], arena[at + SLOT_TASK_BYTES : at + 2 * SLOT_TASK_BYTES]
 
 
-def name_field(names: memoryview, slot: int) -> memoryview:
-    """Where the name of a process is, in the memory that begins at `names_offset`."""
+def name_offset(arena_bytes: int, slot: int) -> int:
+    """Where the name of the process in slot number `slot` begins in the file."""
     slot_offset(slot)
-    return names[slot * NAME_BYTES : (slot + 1) * NAME_BYTES]
+    return names_offset(arena_bytes) + slot * NAME_BYTES
 
 
-def write_name(field: memoryview, name: str) -> None:
-    field[:] = name.encode("utf-8", "backslashreplace")[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+def format_name(name: str) -> bytes:
+    """The name of a process as it is in the file."""
+    return name.encode("utf-8", "backslashreplace")[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
 
 
-def read_name(field: memoryview) -> str:
-    """The name of a process; "" if it has none."""
-    return bytes(field).rstrip(b"\0").decode("utf-8", "ignore")
+def parse_name(field: bytes) -> str:
+    """The name of a process from the file; "" if it has none."""
+    return field.rstrip(b"\0").decode("utf-8", "ignore")
 
 
 def align(size: int) -> int:
@@ -83,8 +82,7 @@ def view_bytes(size: int) -> int:
 
 def names_offset(arena_bytes: int) -> int:
     """Where the names of processes begin in the file: behind the largest view of an object at the last offset."""
-    end = arena_bytes + view_bytes(arena_bytes)
-    return (end + MAPPING_BYTES - 1) & -MAPPING_BYTES
+    return align(arena_bytes + view_bytes(arena_bytes))
 
 
 def arena_file_bytes(arena_bytes: int) -> int:

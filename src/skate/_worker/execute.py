@@ -40,7 +40,7 @@ from skate._serialize.values import (
     serialize,
     serialize_scalar,
 )
-from skate._store.layout import SLOT_TASK_BYTES, name_field, names_offset, slot_fields
+from skate._store.layout import NAME_BYTES, SLOT_TASK_BYTES, name_offset, slot_fields
 from skate._wire import messages as m
 from skate._worker.actor_process import EXITS, ActorProcess
 from skate._worker.cancellation import Cancellation
@@ -81,7 +81,8 @@ class Executor:
         arena = memoryview(runtime.arena)
         self._slot, self._slot_last = slot_fields(arena, slot)
         #: What native code prints carries the name that stands here.
-        self.name_field = name_field(arena[names_offset(runtime.welcome.arena_bytes) :], slot)
+        at = name_offset(runtime.welcome.arena_bytes, slot)
+        self.name_field = arena[at : at + NAME_BYTES]
         #: The task that the main thread is in, and its owner.
         self._current: Task | None = None
         self._owner: Peer | None = None

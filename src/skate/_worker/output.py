@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from skate._store.layout import write_name
+from skate._store.layout import format_name
 from skate._worker.context import CURRENT_CALL
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def show_name(field: memoryview, name: str) -> None:
     if name != _shown_name:
         for buffer in _buffers:
             buffer.end_mark(_shown_name)
-        write_name(field, name)
+        field[:] = format_name(name)
         _shown_name = name
 
 
