@@ -189,6 +189,38 @@ def test_a_call_that_waits_behind_a_blocked_loop_can_be_cancelled(tmp_path: Path
     assert value_of(held) == "unblocked"
 
 
+@pytest.mark.parametrize("slow", ["CurrentCall", "create_task"])
+def test_a_cancel_that_meets_a_call_of_a_group_at_its_start_comes_once(tmp_path: Path, slow: str) -> None:
+    """The call is taken from those that wait, then counts as running, then its task is made: it comes in between."""
+    meets, log = tmp_path / "meets", tmp_path / "log"
+
+    def slow_down(_: Any) -> None:
+        from skate._worker import actor_async
+
+        calls: Any = current.get_runtime().executor.actor.concurrency  # type: ignore[union-attr]
+        place: Any = actor_async if slow == "CurrentCall" else calls._groups["io"].loop
+        begin = getattr(place, slow)
+
+        def begin_slowly(*args: Any) -> Any:
+            if not meets.exists():
+                meets.touch()
+                time.sleep(0.5)
+            return begin(*args)
+
+        setattr(place, slow, begin_slowly)
+
+    service = Service.remote()
+    skate.get([inside(service.ping, group).remote() for group in ("io", "health", "")], timeout=WITHIN_S)
+    value_of(inside(service.__ray_call__, "health").remote(slow_down))
+    ref = inside(service.sleep, "io").remote(log, "first")
+    wait_for(meets.exists, WITHIN_S, "the call to be started")
+    skate.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        value_of(ref)
+    assert lines(log) in ([], ["first sleeps", "first cancelled"])
+    assert skate.get([inside(service.ping, "io").remote() for _ in range(6)], timeout=WITHIN_S) == ["pong"] * 6
+
+
 def test_context_variables_and_the_runtime_context_belong_to_the_call() -> None:
     service = Service.remote()
     late = skate.remote(lambda x: x)
