@@ -48,8 +48,12 @@ class RuntimeContext:
         return runtime.executor.task_name() if runtime.executor is not None else None
 
     def get_task_function_name(self) -> str | None:
-        runtime = get_runtime()
-        return runtime.executor.function_name() if runtime.executor is not None else None
+        """The module and the name of the function or method that runs: "module.Class.method"; None in a driver."""
+        executor = get_runtime().executor
+        current = executor.current_task() if executor is not None else None
+        if executor is None or current is None:
+            return None
+        return f"{_module_of(executor.functions.loaded(current.fn))}.{executor.functions.name(current.fn)}"
 
     def get_attempt_number(self) -> int:
         """0 the first time that the task runs, 1 when it is retried after an exception, …"""
@@ -241,6 +245,15 @@ class Worker:
     @property
     def namespace(self) -> str:
         return _context.namespace
+
+
+def _module_of(function: Any) -> str:
+    """The module of a function. That of a script is known by the name of its file, also in a worker."""
+    module = str(getattr(function, "__module__", None) or "__main__")
+    file = getattr(getattr(function, "__code__", None), "co_filename", "<unknown>")
+    if module != "__main__" or file.startswith("<"):
+        return module
+    return os.path.splitext(os.path.basename(file))[0]
 
 
 def _actor() -> ActorProcess | None:

@@ -39,7 +39,7 @@ def deregister_serializer(cls: type) -> None:
 
 
 class FailureTuple:
-    """A part that cannot be pickled: the object, the names that lead to it, and what refers to it."""
+    """A part that cannot be pickled: the object, the names that lead to it from the whole, and what refers to it."""
 
     def __init__(self, obj: Any, path: tuple[str, ...], parent: Any) -> None:
         self.obj = obj
@@ -61,7 +61,7 @@ def inspect_serializability(
 
         >>> ok, failures = skate.util.inspect_serializability(train)
         >>> [failure.path for failure in failures]
-        [('train', 'lock')]
+        [('lock',)]
 
     depth: how many steps into the object it looks. print_file: where the report goes, by default standard output.
     """
@@ -72,7 +72,10 @@ def inspect_serializability(
         print(f"{name} can be pickled.", file=file)
         return True, set()
     found = culprits(Part(name, name, base_obj, None), depth)
-    failures = {FailureTuple(path[-1].value, tuple(part.name for part in path), path[-1].parent) for path in found}
+    failures = {
+        FailureTuple(path[-1].value, tuple(part.name for part in path[1:]) or (name,), path[-1].parent)
+        for path in found
+    }
     print(f"{name} cannot be pickled: {why}", file=file)
     for path in found:
         inner = path[-1].value

@@ -95,7 +95,8 @@ def test_the_properties_of_the_context_are_ids_as_objects() -> None:
     there = skate.get(ref)
     assert there["mode"] == skate.WORKER_MODE
     assert there["task_id"] == ref.task_id()
-    assert there["function"] == "facts"
+    assert there["function"] == f"{__name__}.facts"
+    assert here["function"] is None
     assert (there["job_id"], there["node_id"]) == (here["job_id"], here["node_id"])
     assert there["worker_id"] != here["worker_id"]
     assert there["runtime_env"] == here["runtime_env"]
@@ -103,6 +104,7 @@ def test_the_properties_of_the_context_are_ids_as_objects() -> None:
 
     asker = Asker.remote()
     assert skate.get(asker.ask.remote())["actor_id"] == asker._actor_id
+    assert skate.get(asker.ask.remote())["function"] == f"{__name__}.Asker.ask"
     assert skate.get(asker.ask.remote())["again"] is False
 
 

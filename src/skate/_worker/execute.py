@@ -498,10 +498,6 @@ class Executor:
             return self.actor.name_at_birth if self.actor is not None else ""
         return self._task_name(current)
 
-    def function_name(self) -> str:
-        current = self.current_task()
-        return self.functions.name(current.fn) if current is not None else ""
-
     # -- for actors that run several calls at a time ------------------------------------------------------------------
 
     def note(self, task: Task, begin: float) -> None:
