@@ -103,7 +103,40 @@ def test_a_task_sees_the_gpus_that_it_was_given() -> None:
     assert visible == ",".join(map(str, ids))
 
 
-def test_a_task_without_gpus_sees_none_even_in_a_worker_that_had_some() -> None:
+@skate.remote
+def initialise() -> tuple[int, list[int], str]:
+    """As CUDA does: what a process may see is settled when it first looks."""
+    seen = os.environ.setdefault("SEEN_FIRST", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return os.getpid(), skate.get_gpu_ids(), seen
+
+
+def test_a_worker_that_had_a_gpu_is_used_for_the_same_gpu_and_for_nothing_else() -> None:
+    skate.init(num_cpus=2, num_gpus=2)
+    tasks = [initialise.options(num_gpus=1), initialise, initialise.options(num_gpus=2)] * 5
+    runs = [skate.get(task.remote(), timeout=20) for task in tasks]
+    for _, ids, seen in runs:
+        assert seen == ",".join(map(str, ids)), "it came into a process that had settled on others"
+    had_gpu = {pid for pid, ids, _ in runs if ids}
+    assert had_gpu.isdisjoint({pid for pid, ids, _ in runs if not ids})
+
+
+def test_tasks_with_the_same_gpu_in_a_row_run_in_the_same_worker() -> None:
+    skate.init(num_cpus=2, num_gpus=1)
+    runs = [skate.get(initialise.options(num_gpus=1).remote(), timeout=20) for _ in range(5)]
+    assert len({pid for pid, _, _ in runs}) == 1
+    runs = [skate.get(initialise.options(num_gpus=1, max_calls=1).remote(), timeout=20) for _ in range(3)]
+    assert len({pid for pid, _, _ in runs}) == 3, "unless the worker is to be replaced, as it is with Ray"
+
+
+def test_a_worker_that_had_a_gpu_leaves_when_another_has_it(tmp_path: Path) -> None:
+    skate.init(num_cpus=2, num_gpus=1)
+    first = skate.get(initialise.options(num_gpus=1).remote(), timeout=20)[0]
+    other = {"env_vars": {"OTHER": "1"}}
+    assert skate.get(initialise.options(num_gpus=1, runtime_env=other).remote(), timeout=20)[0] != first
+    wait_for(lambda: not Path(f"/proc/{first}").exists(), 20, "what it holds of the GPU to be free")
+
+
+def test_a_task_without_gpus_sees_none_after_one_that_had_some() -> None:
     skate.init(num_cpus=1, num_gpus=1)
     assert skate.get(see_gpus.options(num_gpus=1).remote()) == ([0], "0")
     ids, visible = skate.get(see_gpus.remote())

@@ -643,6 +643,8 @@ class Conversation(RuleBasedStateMachine):
         self.actors: set[bytes] = set()
         #: What workers have worked for so far.
         self.programs: dict[bytes, bytes] = {}
+        #: GPUs that workers have had.
+        self.gpus: dict[bytes, tuple[int, ...]] = {}
         self.tell(JobStarted(A))
 
     def tell(self, event: Event) -> list[Command]:
@@ -654,6 +656,8 @@ class Conversation(RuleBasedStateMachine):
                 assert command.worker in self.alive, "lent before it was ready, or after it died"
                 assert command.worker not in {lease.worker for lease in self.leases.values()}, "lent twice"
                 assert command.worker not in self.asked | self.doomed
+                gpus = tuple(command.gpu_ids)
+                assert self.gpus.setdefault(command.worker, gpus) == gpus, "lent with other GPUs than it had"
                 program = self.program_of(command.process)
                 assert self.programs.get(command.worker, program) == program, "lent to another program"
                 self.programs[command.worker] = program
@@ -828,6 +832,9 @@ class Conversation(RuleBasedStateMachine):
         for demand in self.scheduler.demands.values():
             idle = [worker for worker in self.scheduler.idle.get(demand.env, ()) if worker.id != demand.process]
             idle = [worker for worker in idle if worker.program in (b"", demand.program)]
+            if self.scheduler.pool.fits(demand.request):
+                gpus = tuple(self.scheduler.pool.gpus_for(demand.request))
+                idle = [worker for worker in idle if not worker.program or worker.gpus == gpus]
             if demand.dedicated and self.scheduler.actor_room() <= 0:
                 continue
             if idle and self.scheduler.pool.fits(demand.request):
@@ -1148,3 +1155,62 @@ def test_actors_are_no_hope_for_tasks_when_no_worker_can_be_started() -> None:
     for _ in range(START_FAILURES_MAX):
         commands = node.tell(StartFailed((), "fork failed"))
     assert [type(command) for command in commands] == [ReportInfeasible]
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+GPU = {"GPU": 1.0}
+
+
+def test_a_worker_that_had_a_gpu_is_lent_for_the_same_gpu_and_for_nothing_else() -> None:
+    """What it has of CUDA was set up for that GPU, and cannot be changed."""
+    node = Node({"CPU": 4, "GPU": 2}, workers=1)
+    assert node.demand(A, resources=GPU, program=A) == [GrantLease(A, 1, 1, W1, GPU, [0])]
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(A, key=2, program=A) == [StartWorker(())], "a task without GPUs gets another"
+    assert node.tell(WorkerReady(W2)) == [grant(A, 2, W2, key=2)]
+    assert node.demand(A, resources=GPU, key=3, program=A) == [GrantLease(A, 3, 3, W1, GPU, [0])]
+    assert node.demand(A, resources=GPU, key=4, program=A) == [StartWorker(())], "the second GPU is for another"
+    assert node.tell(WorkerReady(W3)) == [GrantLease(A, 4, 4, W3, GPU, [1])]
+    node.tell(LeaseReturned(A, 3))
+    node.tell(LeaseReturned(A, 4))
+    assert node.demand(A, resources={"GPU": 2.0}, key=5, program=A) == [StartWorker(())], "neither had both"
+
+
+def test_a_worker_that_ran_tasks_without_gpus_gets_none() -> None:
+    """If they looked for GPUs, CUDA has settled on what it saw then."""
+    node = Node({"CPU": 4, "GPU": 1}, workers=1)
+    assert node.demand(A, program=A) == [grant(A, 1, W1)]
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(A, resources=GPU, key=2, program=A) == [StartWorker(())]
+    assert node.tell(WorkerReady(W2)) == [GrantLease(A, 2, 2, W2, GPU, [0])]
+
+
+def test_an_idle_worker_that_had_the_gpu_of_another_leaves() -> None:
+    """It may hold memory of it."""
+    node = Node({"CPU": 4, "GPU": 1}, workers=2)
+    node.demand(A, resources=GPU, program=A)
+    node.tell(LeaseReturned(A, 1))
+    granted = node.demand(B, resources=GPU, program=B)
+    assert granted == [GrantLease(B, 1, 2, W1, GPU, [0]), AskRetire(W2)]
+
+
+def test_workers_that_had_gpus_are_not_kept_ready_for_others() -> None:
+    node = Node({"CPU": 4, "GPU": 1}, workers=1, prestart=1, idle_worker_s=5.0)
+    assert node.tell(JobStarted(A)) == []
+    granted = node.demand(A, resources=GPU, program=A)
+    assert granted == [GrantLease(A, 1, 1, W1, GPU, [0]), StartWorker(())]
+    node.tell(WorkerReady(W2))
+    assert node.tell(LeaseReturned(A, 1)) == []
+    assert node.wait(5.0) == [AskRetire(W1)]
+
+
+def test_workers_that_had_gpus_are_no_hope_for_tasks_without() -> None:
+    node = Node({"CPU": 4, "GPU": 1}, workers=1)
+    node.demand(A, resources=GPU, program=A)
+    node.demand(A, resources=GPU, key=3, program=A)
+    assert node.demand(A, key=2, program=A) == [StartWorker(())]
+    commands: list[Command] = []
+    for _ in range(START_FAILURES_MAX):
+        commands = node.tell(StartFailed((), "fork failed"))
+    assert [(type(it), it.key) for it in commands] == [(ReportInfeasible, 2)]  # type: ignore[union-attr]

@@ -117,6 +117,11 @@ def is_cpu(name: str) -> bool:
     return name == "CPU" or name.startswith("CPU_group_")
 
 
+def is_gpu(name: str) -> bool:
+    """Whether that resource is GPUs, of a node or of a bundle."""
+    return name == "GPU" or name.startswith("GPU_group_")
+
+
 class ResourcePool:
     """The resources of a node, taken and given back whole."""
 
@@ -218,16 +223,20 @@ class ResourcePool:
         roomy = [(free, gpu) for gpu, free in enumerate(self.gpus) if free >= amount]
         return [min(roomy)[1]] if roomy else None
 
-    def take(self, request: Amounts) -> Allocation:
-        """Take what `fits` has said yes to."""
+    def gpus_for(self, request: Amounts) -> list[int]:
+        """The GPUs that it would get, after `fits` has said yes."""
         gpus = request.get("GPU", 0)
         inside = _gpus_in_bundle(request)
         if inside is not None:
             gpu_ids = self._choose_in_bundle(*inside)
         else:
             gpu_ids = self._choose_gpus(gpus) if gpus else []
-        assert gpu_ids is not None, "take() without fits()"
-        allocation = Allocation(request, gpu_ids)
+        assert gpu_ids is not None, "without fits()"
+        return gpu_ids
+
+    def take(self, request: Amounts) -> Allocation:
+        """Take what `fits` has said yes to."""
+        allocation = Allocation(request, self.gpus_for(request))
         self.take_exactly(allocation)
         return allocation
 

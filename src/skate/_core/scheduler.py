@@ -51,7 +51,7 @@ from skate._core.lease_events import (
 )
 from skate._core.lease_report import describe_demands, describe_limit, statistics
 from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S, Class, Demand, Lease, Shares, Turns
-from skate._core.resources import GROUP, Allocation, Amounts, ResourcePool, group_of, to_floats, to_units
+from skate._core.resources import GROUP, Allocation, Amounts, ResourcePool, group_of, is_gpu, to_floats, to_units
 
 #: When so many workers of an environment died in a row before they were ready, its demands are refused; or, if others
 #: of its workers are alive, have to do with those, and starting is tried again after START_RETRY_S.
@@ -103,6 +103,9 @@ class Worker(msgspec.Struct):
     lease: Lease | None = None
     #: The driver that it has worked for: it works for no other. Empty: for whoever comes first.
     program: bytes = b""
+    #: GPUs that it has had, or none: once it has worked it gets no others. What it has loaded of CUDA knows only these,
+    #: and may hold memory of them.
+    gpus: tuple[int, ...] = ()
     #: When it was last asked to leave and could not.
     stayed_at: float = -ASK_AGAIN_S
 
@@ -186,9 +189,13 @@ class Scheduler:
     def _give_up(self, env: Env, reason: str, now: float, commands: list[Command]) -> None:
         """No more workers of that environment, for a while. What has no hope of any is refused."""
         self.troubles[env].retry_at = now + START_RETRY_S
-        hopes = {worker.program for worker in self.shared.values() if worker.env == env}
         total = to_floats(self.pool.total)
-        for demand in [d for d in self.demands.values() if d.env == env and hopes.isdisjoint({b"", d.program})]:
+        workers = [worker for worker in self.shared.values() if worker.env == env]
+        plain = {worker.program for worker in workers if not worker.gpus}
+        hopes = {False: plain, True: (plain & {b""}) | {worker.program for worker in workers if worker.gpus}}
+        for demand in [d for d in self.demands.values() if d.env == env]:
+            if not hopes[any(map(is_gpu, demand.request))].isdisjoint({b"", demand.program}):
+                continue
             del self.demands[demand.cls]
             commands.append(ReportInfeasible(demand.process, demand.key, to_floats(demand.request), total, reason))
 
@@ -415,10 +422,13 @@ class Scheduler:
                 if actor_room <= 0:
                     continue
                 actor_room -= 1
-            if self._idle_for(demand) is not None:
+            worker = self._idle_for(demand, tuple(free.gpus_for(demand.request)))
+            if worker is not None:
                 allocation = free.take(demand.request)
-                commands.append(self._grant_one(demand, allocation, now))
+                commands.append(self._grant_one(demand, worker, allocation, now))
                 turns.served(demand)
+                if allocation.gpu_ids:
+                    self._clear_gpus(worker, now, commands)
                 continue
             missing = wanted.get(demand.env, 0)
             if missing >= self.starting.get(demand.env, 0) + self._starts_left(demand.env, now):
@@ -430,24 +440,29 @@ class Scheduler:
             turns.promised(demand)
         return short
 
-    def _idle_for(self, demand: Demand) -> Worker | None:
+    def _idle_for(self, demand: Demand, gpus: tuple[int, ...]) -> Worker | None:
         """The one that worked for its program last, or one that is new; but not the one that asks: a process has no
-        channel to itself."""
+        channel to itself; and not one that had other GPUs, or none where it needs some."""
         new = None
         for worker in reversed(self.idle.get(demand.env, ())):
             if worker.id != demand.process:
-                if worker.program == demand.program:
+                if worker.program == demand.program and worker.gpus == gpus:
                     return worker
                 if not worker.program and new is None:
                     new = worker
         return new
 
-    def _grant_one(self, demand: Demand, allocation: Allocation, now: float) -> GrantLease:
-        worker = self._idle_for(demand)
-        assert worker is not None
+    def _clear_gpus(self, user: Worker, now: float, commands: list[Command]) -> None:
+        """Idle workers that had the GPUs of this one may hold memory of them: they leave, if they can."""
+        for worker in [it for idle in self.idle.values() for it in idle]:
+            if not set(worker.gpus).isdisjoint(user.gpus) and now >= worker.stayed_at + ASK_AGAIN_S:
+                self._ask_to_leave(worker, now, commands)
+
+    def _grant_one(self, demand: Demand, worker: Worker, allocation: Allocation, now: float) -> GrantLease:
         self._not_idle(worker)
         worker.state = "leased"
         worker.program = demand.program
+        worker.gpus = tuple(allocation.gpu_ids) or worker.gpus
         self.pool.take_exactly(allocation)
         self._last_lease += 1
         lease = Lease(
@@ -515,7 +530,7 @@ class Scheduler:
         lacking = list(wanted)
         # Workers that nobody waits for are not worth a second try: a demand will come.
         if self._job_started and () not in self.troubles:
-            plain = sum(1 for it in self.shared.values() if not it.env and self._may_be_used(it))
+            plain = sum(1 for it in self.shared.values() if not it.env and not it.gpus and self._may_be_used(it))
             missing = self.config.prestart - plain
             if missing > wanted.get((), 0):
                 wanted[()] = missing
@@ -550,7 +565,7 @@ class Scheduler:
         for env, idle in self.idle.items():
             keep = self.config.prestart if not env else 0
             for worker in reversed(idle):
-                if keep and self._may_be_used(worker):
+                if keep and not worker.gpus and self._may_be_used(worker):
                     keep -= 1
                 else:
                     found.append(worker)
