@@ -327,6 +327,27 @@ def test_what_arrived_for_a_waiting_pin_does_not_leave_again_for_short_memory() 
     assert bench.where(b"1") is bench.where(b"2") is Place.MEMORY
 
 
+def test_a_copy_that_comes_too_late_for_a_pin_is_not_dropped_while_that_waits_for_others() -> None:
+    bench = Bench()
+    bench.table.keeper = C
+    bench.table.is_redundant = lambda object_id: True
+    bench.put(A, b"1", 4)
+    bench.do(bench.table.limit_memory(0, bench.now))
+    bench.end_io()
+    assert bench.pin(B, b"1", b"late") == []
+    (restore,) = bench.tick(10)
+    assert isinstance(restore, StartRestore), "it does not wait for the other one any more"
+    bench.do(bench.table.limit_memory(10 * UNIT, bench.now))
+    bench.put(C, b"late", 2)
+    assert not any(isinstance(said, ReportDropped) for said in bench.do(bench.table.limit_memory(0, bench.now)))
+    pinned = bench.all_io_ends([])[-1]
+    assert isinstance(pinned, ReplyPinned)
+    assert all(offset >= 0 for offset, _ in pinned.at), "it came in time after all"
+    bench.unpin(B, b"1", b"late")
+    bench.do(bench.table.limit_memory(0, bench.now + 1))
+    assert b"late" not in bench.table.objects, "nobody waits for it any more"
+
+
 def test_only_objects_in_the_hole_leave() -> None:
     """Least recently used are 1, 4 and 2; 1 and 2 are neighbours and make the hole, so 4 may stay."""
     bench = Bench()

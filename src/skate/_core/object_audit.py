@@ -162,6 +162,7 @@ def _validate_processes(table: ObjectTable) -> None:
             assert first is None or first.place is RESTORING or first.room is not None, "a pin waits without asking"
     waits = set(chain.from_iterable(holder.waits for holder in table.processes.values()))
     assert set(table.unsealed) <= waits
+    assert set(table.late) <= waits
     assert set(chain.from_iterable(table.unsealed_ids.values())) == set(table.unsealed)
     assert all(set(obj.wanted_by) <= waits for obj in table.objects.values())
     deadlines = [wait.deadline for wait in table.unsealed]

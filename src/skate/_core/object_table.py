@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from skate._core import object_audit
@@ -85,6 +85,8 @@ class ObjectTable:
         #: Pins that wait for seals, in the order of their deadlines; and the same by the ids that they wait for.
         self.unsealed: dict[PinWait, None] = {}
         self.unsealed_ids: dict[bytes, list[PinWait]] = {}
+        #: Pins that waited too long for seals, and still wait for others of their objects. A seal may yet come.
+        self.late: dict[PinWait, None] = {}
         #: Recently freed id → b"", or the process that freed it before it was sealed.
         self.freed: OrderedDict[bytes, bytes] = OrderedDict()
         #: Processes that died recently.
@@ -305,6 +307,7 @@ class ObjectTable:
         self.room.pass_time(now)
         for wait in [wait for wait in self.unsealed if wait.deadline <= now]:
             self._stop_waiting_for_seals(wait)
+            self.late[wait] = None
             self._want(wait, now)
         commands = list(self._settle(now))
         # One at a time, oldest first: what a refused pin had in memory may be what the next request waits for.
@@ -391,7 +394,7 @@ class ObjectTable:
         """Whether nobody would miss it here."""
         if not obj.is_copy or obj.place is not MEMORY or obj.wanted_by:
             return False
-        return self.is_redundant(obj.id) and not any(obj.id in wait.named for wait in self.unsealed)
+        return self.is_redundant(obj.id) and not any(obj.id in wait.named for wait in chain(self.unsealed, self.late))
 
     def _forget_dropped(self) -> None:
         dropped, self.room.dropped = self.room.dropped, []
@@ -508,6 +511,7 @@ class ObjectTable:
 
     def _end_wait(self, wait: PinWait) -> None:
         del self.processes[wait.process].waits[wait]
+        self.late.pop(wait, None)
         for object_id in wait.ids:
             obj = self.objects.get(object_id)
             if obj is not None:
@@ -516,6 +520,7 @@ class ObjectTable:
     def _drop_wait(self, wait: PinWait, holder: Process) -> None:
         """Nobody wants the answer any more."""
         del holder.waits[wait]
+        self.late.pop(wait, None)
         self._stop_waiting_for_seals(wait)
         for object_id in wait.ids:
             obj = self.objects.get(object_id)
