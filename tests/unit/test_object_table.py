@@ -348,6 +348,22 @@ def test_a_copy_that_comes_too_late_for_a_pin_is_not_dropped_while_that_waits_fo
     assert b"late" not in bench.table.objects, "nobody waits for it any more"
 
 
+def test_a_copy_is_dropped_for_another_request_once_the_pin_that_hoped_for_it_is_refused() -> None:
+    """What is dropped is said first."""
+    bench = Bench()
+    bench.table.keeper = C
+    bench.table.is_redundant = lambda object_id: True
+    bench.put(A, b"1", 6)
+    bench.do(bench.table.limit_memory(0, bench.now))
+    bench.end_io()
+    bench.do(bench.table.limit_memory(10 * UNIT, bench.now))
+    bench.put(C, b"copy", 4)
+    bench.allocate(A, 6)
+    assert bench.pin(B, b"1", b"copy") == []
+    assert bench.allocate(A, 4) == [], "it may not take what an older request hopes for"
+    assert [type(command) for command in bench.tick(10)] == [ReportDropped, ReplyFull, ReplyAllocated]
+
+
 def test_only_objects_in_the_hole_leave() -> None:
     """Least recently used are 1, 4 and 2; 1 and 2 are neighbours and make the hole, so 4 may stay."""
     bench = Bench()
@@ -1089,6 +1105,8 @@ class StoreModel(RuleBasedStateMachine):
 
     def carry_out(self, commands: object) -> None:
         assert isinstance(commands, (list, tuple))
+        # What is dropped is said first, though a pin that hoped for it may have been refused before, in the same step.
+        refused = {command.request for command in commands if isinstance(command, ReplyFull)}
         for command in commands:
             if isinstance(command, ReplyAllocated):
                 process, size, ids = self.waiting.pop(command.request)
@@ -1120,7 +1138,8 @@ class StoreModel(RuleBasedStateMachine):
                 assert owner == KEEPER
                 assert command.id in self.redundant
                 assert not any(command.id in views for views in self.views.values()), "somebody looks at it"
-                assert not any(command.id in self.hopes[request] for request in self.waiting if request in self.hopes)
+                hoping = self.waiting.keys() & self.hopes.keys() - refused
+                assert not any(command.id in self.hopes[request] for request in hoping)
                 self.freed.add(command.id)
             elif isinstance(command, AskForGarbage):
                 self.asked = True
