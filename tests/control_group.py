@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from skate._limits import control_groups
+from skate._control_groups import control_groups
 from waiting import wait_for
 
 PROGRAM_TIMEOUT_S = 50

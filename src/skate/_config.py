@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from skate._limits import least_cpu_limit, least_memory_limit
+from skate._control_groups import least_cpu_limit, least_memory_limit
 
 #: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
 STORE_PART = 0.3

@@ -12,8 +12,8 @@ import errno
 import os
 import resource
 
+from skate._control_groups import control_groups, read
 from skate._core.worker_limit import Limit
-from skate._limits import control_groups, read
 
 #: Open files that drivers and workers may have, if the system allows it: each process that they talk to takes one or
 #: two. Not more, because some programs go through all numbers that a descriptor can have.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from programs import PROGRAM_TIMEOUT_S
-from skate._limits import control_groups
+from skate._control_groups import control_groups
 from waiting import wait_for
 
 HEAD = """

@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
         "_config",
         "_error_base",
         "_error_text",
-        "_limits",
+        "_control_groups",
         "_message_limits",
         "_object_ref",
         "_option_errors",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
+from skate._control_groups import MEMORY_FILES, control_groups, group_memory_limit, pids_of, read
 from skate._core.control_groups import Group, memory_used
 from skate._core.policy_memory import MemoryUse
-from skate._limits import MEMORY_FILES, control_groups, group_memory_limit, pids_of, read
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

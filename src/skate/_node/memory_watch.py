@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from skate._control_groups import takes_memory
 from skate._core.policy_memory import (
     PERIOD_S_MIN,
     PROCESSES_NAMED,
@@ -22,7 +23,6 @@ from skate._core.policy_memory import (
     store_goes_first,
     store_limit,
 )
-from skate._limits import takes_memory
 from skate._node.memory_monitor import MemoryMonitor, largest_processes, resident_bytes
 from skate._wire.loop import Timer
 from skate._wire.messages import PeerGone

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skate._config import cpu_count, default_store_bytes, machine_bytes, memory_bytes, store_warning
+from skate._control_groups import least_cpu_limit, least_memory_limit, pids_of
 from skate._core.control_groups import (
     cpu_limit,
     groups_of,
@@ -18,7 +19,6 @@ from skate._core.control_groups import (
     parse_mounts,
 )
 from skate._core.policy_memory import MemoryUse
-from skate._limits import least_cpu_limit, least_memory_limit, pids_of
 from skate._node.memory_monitor import MemoryMonitor
 
 MIB = 1 << 20
