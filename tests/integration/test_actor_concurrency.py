@@ -593,8 +593,8 @@ def test_tasks_of_a_cancelled_async_call_are_cancelled_when_told(tmp_path: Path,
 
     @skate.remote
     def child() -> None:
-        append(log, "started")
         try:
+            append(log, "started")
             while not go.exists():
                 time.sleep(0.002)
             append(log, "finished")

@@ -123,6 +123,25 @@ def test_a_subclass_may_fetch_by_the_attributes_and_mix_that_with_the_methods() 
         assert len(pool._idle_actors) == 2
 
 
+def test_an_actor_whose_result_was_collected_is_not_returned_twice(tmp_path: Path) -> None:
+    first, second = workers(2)
+    pool = PoolWithActors([first, second])
+    pool.submit(lambda actor, folder: actor.__ray_call__.remote(wait_for_go, folder), tmp_path)
+    pool.submit(double, 1)
+    with pytest.raises(TimeoutError):
+        pool.get_next(timeout=1)  # collects the second call, and waits for the first
+    assert pool.get_next_unordered() == (second, 2)
+    assert pool._idle_actors == [second]
+    (tmp_path / "go").touch()
+    assert pool.get_next_unordered() == (first, "gone")
+    assert pool._idle_actors == [second, first]
+
+
+def wait_for_go(_worker: Any, folder: Path) -> str:
+    wait_for((folder / "go").exists, 40, "the first call to be let go")
+    return "gone"
+
+
 def test_a_reference_for_two_submissions_is_refused() -> None:
     pool = ActorPool(workers(2))
     ref = skate.put(1)

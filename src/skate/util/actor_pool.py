@@ -175,7 +175,13 @@ class ActorPool:
         self._next_task_index += 1
 
     def _return_actor(self, actor: Any) -> None:
-        """An actor has become free."""
+        """An actor has become free.
+
+        One that is free already, or has other work, stays as it is. A subclass that fetches by the attributes also
+        returns actors whose results were collected before, and those were returned then.
+        """
+        if actor in self._idle_actors or actor in self._all_running().values():
+            return
         while self._pending_submits:
             fn, value = self._pending_submits.pop(0)
             try:
