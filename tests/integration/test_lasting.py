@@ -76,6 +76,37 @@ def test_nothing_is_lost_or_heard_twice_when_connections_break_at_random() -> No
     b.channel.end()
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_was_said_without_a_connection_is_heard_at_once_or_before_the_end(breaks: bool) -> None:
+    """Somebody may have said something, and then that it is of no use any more: nobody acts on the first alone."""
+    a, b = (Reader(sock) for sock in socket.socketpair())
+    a.channel.send(message(0))
+    while not b.heard:
+        a.read()
+        b.read()
+    a.channel.close()
+    b.channel.close()
+    for number in range(1, 6):
+        a.channel.send(message(number, 300_000 if breaks else 0))  # more than a socket takes at a time
+    for end, sock in zip((a, b), socket.socketpair(), strict=True):
+        end.channel.attach(sock)
+    a.channel.send(message(6))
+    b.buffer = bytearray(4096 if breaks else 3)  # so that they come in pieces
+    told = [b.heard.copy()]
+    while b.heard[-1] < 5 and b.read():
+        a.read()
+        told.append(b.heard.copy())
+        if breaks and b.channel._held:
+            a.channel.close()
+    assert all(heard in ([0], b.heard) for heard in told)
+    if breaks:
+        assert 1 < len(b.heard) < 6, "what has come is heard before the end is"
+    else:
+        assert b.heard[:6] == [0, 1, 2, 3, 4, 5]
+    a.channel.end()
+    b.channel.end()
+
+
 def test_one_end_may_begin_anew_while_the_other_has_spoken_already() -> None:
     """The connection was lost before this end got it: it knows nothing of what the other has said over it."""
     near, far = socket.socketpair()

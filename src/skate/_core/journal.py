@@ -39,6 +39,11 @@ class Journal:
         """Whether nothing was said yet."""
         return not self._frames and not self.confirmed
 
+    @property
+    def said(self) -> int:
+        """How many frames were said so far."""
+        return self.confirmed + len(self._frames)
+
     def sent(self, frame: bytes) -> None:
         """To be kept until the other end has it."""
         self._frames.append(frame)

@@ -21,7 +21,7 @@ from skate._wire.messages import Confirm, Message, Resume, decode, encoder
 class LastingChannel(Channel):
     """`close` ends the connection and keeps the rest for the next one; `end` is for good."""
 
-    __slots__ = ("_awaits", "_journal", "_live", "memory_lost", "session")
+    __slots__ = ("_awaits", "_held", "_journal", "_live", "_whole_at", "memory_lost", "session")
 
     def __init__(
         self, sock: socket.socket, *, name: str = "", decode: Callable[[memoryview], Any] = decode, session: bytes = b""
@@ -36,6 +36,10 @@ class LastingChannel(Channel):
         self._live = True
         #: Whether the first thing that comes is where to go on.
         self._awaits = False
+        #: What was said while there was no connection is heard at once, when so many messages have come in all: a call
+        #: must not begin before it is read that it was given up meanwhile.
+        self._whole_at = 0
+        self._held: list[Any] = []
 
     @property
     def is_live(self) -> bool:
@@ -75,12 +79,28 @@ class LastingChannel(Channel):
                 elif kind is not Resume:
                     heard.append(message)
                 elif self._awaits:
+                    self._whole_at = message.said
                     self.go_on_behind(message.count)
                 else:  # on a connection that is just made: whoever reads knows what to do with it
                     return [message]
             if self._journal.came(len(heard), size):
                 self._write(_frame(Confirm(self._journal.tell())))
+            if self._journal.received < self._whole_at:
+                self._held += heard
+                return []
+            if self._held:
+                heard, self._held = [*self._held, *heard], []
         return heard
+
+    def receive(self, buffer: bytearray) -> list[Any]:
+        try:
+            return super().receive(buffer)
+        except ChannelClosed:
+            # The other end may be dead: what it has said before is heard, and its end after that.
+            if not self._held or self.memory_lost:
+                raise
+            held, self._held = self._held, []
+            return held
 
     def attach(self, sock: socket.socket) -> None:
         """There is a new connection."""
@@ -95,7 +115,7 @@ class LastingChannel(Channel):
         with self._lock:
             self._awaits = True
             self._live = self._journal.is_fresh
-            self._write(_frame(Resume(self.session, self._journal.tell())))
+            self._write(_frame(Resume(self.session, self._journal.tell(), self._journal.said)))
 
     def go_on_behind(self, count: int) -> None:
         """The other end has got so many messages."""

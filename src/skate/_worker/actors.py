@@ -415,7 +415,9 @@ class Actors:
             for task, was_sent in link.cut_off(self._may_wait_on):
                 entry = self._table.entries[task.id]
                 if was_sent:
-                    self._runtime.peers.get(link.sent_process).send(m.Cancel(task.id, False, queued_only=True))
+                    peer = self._runtime.peers.get(link.sent_process)
+                    peer.withdraw(task.id)
+                    peer.send(m.Cancel(task.id, False, queued_only=True))
                     self._runtime.outcomes.note_left(entry, node)
                 error: BaseException = ActorUnavailableError(
                     actor_id=link.id.hex(), actor_name=link.name, reason=reason

@@ -16,7 +16,7 @@ from typing import Any
 
 from skate._wire.channel import Channel, TooLarge
 from skate._wire.lasting import LastingChannel
-from skate._wire.messages import Connect, Message, PeerConnected, PeerGone
+from skate._wire.messages import Connect, Message, PeerConnected, PeerGone, Tasks
 
 
 class Peer:
@@ -74,6 +74,12 @@ class Peer:
             channel.send(message)
         except TooLarge as error:
             self.on_unsent(self, error)
+
+    def withdraw(self, id: bytes) -> None:
+        """A task that waits for the channel is not sent after all."""
+        for message in self.outbox:
+            if type(message) is Tasks:
+                message.tasks = [task for task in message.tasks if task.id != id]
 
 
 class Myself(Peer):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from skate._core import reachability as core
 from skate._core.ownership import Pending
 from skate._core.task import Task
-from skate._wire.messages import KillWorker, LeaseReturn, Unreachable
+from skate._wire.messages import KillWorker, LeaseReturn, Recall, Unreachable
 from skate.exceptions import NodeUnreachableError, TaskCancelledError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 def on_unreachable(runtime: Runtime, message: Unreachable) -> None:
     for lease in runtime.submitter.give_up(message.node):
         if lease.inflight:
+            lease.peer.send(Recall(len(lease.inflight)))  # what was not begun by now is not begun after healing
             runtime.send(KillWorker(lease.peer.process_id, message.reason))
             _settle_tasks(runtime, lease, message)
         else:

@@ -182,6 +182,8 @@ class Resume(Message, tag=126):
 
     session: bytes
     count: int
+    #: How many messages this end has said so far: those that have not come are to be heard together.
+    said: int = 0
 
 
 class Confirm(Message, tag=127):
