@@ -1,4 +1,4 @@
-"""What is done about a message of a process that was too large to be taken: whoever waits for it hears why.
+"""What is done about a message of a process that was too large to be taken: the process that waits hears why.
 
 Processes check what they send, so this is about those that do not.
 """

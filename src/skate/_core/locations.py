@@ -76,7 +76,7 @@ class Locations:
         return sorted({owner for object, owner in self._owners.items() if node in self._copies[object]})
 
     def source_for(self, object: bytes, node: bytes, beyond: Collection[bytes] = ()) -> bytes | None:
-        """From whom that node should get it; None if nobody has it. Asked again: another source than before, if any.
+        """From whom that node should get it; None if no node has it. Asked again: another source than before, if any.
 
         `beyond`: nodes that it cannot reach now. One of them is the answer only if there is no other source.
         """

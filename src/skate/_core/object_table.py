@@ -287,7 +287,7 @@ class ObjectTable:
         return self._settle(now)
 
     def limit_memory(self, size: int, now: float) -> Sequence[Command]:
-        """Memory of the machine is short, or no longer: so many bytes of the arena may be in use."""
+        """Memory of the machine is short, or no longer: this number of bytes of the arena may be in use."""
         self.room.limit_use(size, now)
         return self._settle(now)
 

@@ -76,7 +76,7 @@ class GarbageRounds:
             self._pause_s = FIRST_PAUSE_S / 2 if was_useful else min(2 * self._pause_s, PAUSE_S_MAX)
             self.next_at = self.waits_until + (USEFUL_PAUSE_S if was_useful else self._pause_s)
             self.waits_until = 0.0
-            # Much later nobody waits for what that round was for: it is over, and so may be the pause.
+            # Much later no request waits for what that round was for: it is over, and so may be the pause.
             if now >= self.next_at:
                 self.next_at = 0.0
             return True

@@ -24,8 +24,8 @@ import msgspec
 PERIOD_S = 0.25
 PERIOD_S_MIN = 0.02
 GROWTH_BYTES_PER_S = 1 << 30
-#: The object store may try for so long to make memory less short before a worker is ended; and only while less than
-#: this part of what is left above the threshold is in use.
+#: Seconds for which the object store may try to make memory less short before a worker is ended; and only while less
+#: than this part of what is left above the threshold is in use.
 STORE_FIRST_S = 5.0
 STORE_FIRST_PART = 0.8
 #: Processes that are named when one is killed.

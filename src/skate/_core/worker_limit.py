@@ -44,7 +44,7 @@ class WorkerLimit(NamedTuple):
 def worker_limit(
     *, slots: int, descriptors: Limit, threads: Iterable[Limit], cpus: float, in_cluster: bool = False
 ) -> WorkerLimit:
-    """The strictest of all limits. `threads`: those on processes and threads, whoever sets them."""
+    """The strictest of all limits. `threads`: those on processes and threads, of user, group and machine."""
     kept = DESCRIPTORS_KEPT_IN_CLUSTER if in_cluster else DESCRIPTORS_KEPT
     limits = [
         # One slot to spare: a dead worker is replaced just before its slot is free again.

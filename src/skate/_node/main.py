@@ -116,7 +116,7 @@ def _begin_again(config: NodeConfig) -> None:
 
 
 def _tell_limit(config: NodeConfig, limit: str) -> None:
-    """Why it cannot start, to its driver or to whoever has started it."""
+    """Why it cannot start, to its driver, or to the program that has started it."""
     _report(config, error=f"its node could not be started. {limit}")
     if config.control_fd >= 0:
         from skate._wire.channel import Channel

@@ -177,7 +177,7 @@ class Store:
         return os.fstat(self.fd).st_blocks * BLOCK_BYTES
 
     def limit_memory(self, size: int | None, now: float, *, spill: bool = True) -> bool:
-        """The arena may take up so many bytes of memory; None: all that it has. Pages that nobody uses are given back,
+        """The arena may take up this number of bytes of memory; None: all that it has. Pages not in use are given back,
         and objects are written to disk if `spill` says that this helps. Whether memory is being given back."""
         self._limit_bytes = size
         self._carry_out(self._table.limit_memory(self.arena_bytes if size is None or not spill else size, now))
@@ -186,7 +186,7 @@ class Store:
         return self._give_back_excess() > 0 or bool(room.shedding) or is_collecting
 
     def would_exceed(self, size: int) -> bool:
-        """Whether so many more bytes are beyond the limit."""
+        """Whether this number of further bytes is beyond the limit."""
         return self._limit_bytes is not None and self._table.room.arena.used + size > self._limit_bytes
 
     def _give_back_excess(self) -> int:

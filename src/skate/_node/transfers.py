@@ -603,7 +603,7 @@ class Transfers:
                 self._locate(object)
 
     def on_unreachable(self, node: int, reason: str) -> None:
-        """It could not be reached for too long: whoever waits for what only that node has is told."""
+        """The node could not be reached for too long: processes that wait for what only that node has are told."""
         member = self._neighbours.members.get(node)
         if member is not None:
             self._out_of_reach = reason

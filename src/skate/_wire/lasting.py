@@ -36,8 +36,8 @@ class LastingChannel(Channel):
         self._live = True
         #: Whether the first thing that comes is where to go on.
         self._awaits = False
-        #: What was said while there was no connection is heard at once, when so many messages have come in all: a call
-        #: must not begin before it is read that it was given up meanwhile.
+        #: What was said while there was no connection is heard at once, when this number of messages has come in all:
+        #: a call must not begin before it is read that it was given up meanwhile.
         self._whole_at = 0
         self._held: list[Any] = []
 

@@ -52,7 +52,7 @@ class Link:
         self.session = b""
         #: Called when a lasting link has lost its connection.
         self.on_broken: OnClosed = lambda link, why: None
-        #: Called with the Refusal of a message that was too large, so that whoever waits for an answer gets one.
+        #: Called with the Refusal of a message that was too large, so that its sender gets an answer.
         self.on_refused: Callable[[Link, Any], None] = lambda link, refusal: None
         #: Called when a connection that we make is there, the first one included.
         self.on_connected: Callable[[Link], None] = lambda link: None

@@ -1,7 +1,8 @@
 """A frame that is larger than a frame may be: what can be told of it by its first bytes, without keeping the rest.
 
 Every message is a msgpack array that begins with its tag and, soon after that, the id of what it is about. So the first
-plain values say which message it was, and for which task, object or request, and whoever waits for that can be told.
+plain values say which message it was, and for which task, object or request. The process that waits for that can be
+told.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages that are too large for one frame: several that say the same, or an answer that says why there is none.
 
 Most large messages are lists, of tasks, results or ids, and their halves mean the same as the whole. An answer that is
-too large becomes one that says so: whoever asked waits for it.
+too large becomes one that says so: the process that asked waits for it.
 """
 
 from __future__ import annotations

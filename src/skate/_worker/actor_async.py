@@ -266,7 +266,7 @@ class GroupLoop:
     def run(self) -> None:
         """Until `stop`."""
         self.loop.run_forever()
-        while not self._stopping:  # a method has stopped the loop, and no call would be answered any more
+        while not self._stopping:  # a method has stopped the loop, and no call would be answered
             self.loop.run_forever()
 
     def stop(self) -> None:

@@ -263,8 +263,10 @@ class Borrowing:
             self._answer(request)
 
     def on_unreachable(self, node: int, reason: str) -> None:
-        """Owners on that node could not be reached for too long: whoever waits for a value of theirs gets an error.
-        Their answers may still come, and then count."""
+        """Owners on that node could not be reached for too long: waits for their values end with an error.
+
+        Their answers may still come, and then count.
+        """
         for id in list(self._fetching):
             entry = self._table.entries.get(id)
             if entry is not None and entry.value is None and node_of(entry.owner) == node:

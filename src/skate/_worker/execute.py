@@ -561,7 +561,7 @@ class Executor:
         )
 
     def store_value(self, peer: Peer, id: bytes, value: Any, inline: int = 0) -> tuple[bytes | int, Any]:
-        """To travel in the message itself, which has so many bytes of other values already, or in shared memory."""
+        """To travel in the message itself, which has `inline` bytes of other values already, or in shared memory."""
         try:
             serialized: Serialized = serialize(value)
         except Exception as error:

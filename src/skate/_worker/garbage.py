@@ -21,7 +21,7 @@ from skate._wire.messages import GarbageCollected
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
 
-#: After a collection that let go of nothing there is none for so many times as long.
+#: After a collection that let go of nothing, the pause is this number of times as long.
 REST_FACTOR = 20.0
 
 

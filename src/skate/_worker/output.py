@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from skate._core.task import Task
 
 MARK = b"\0skate:task:"
-#: No id of a task: whoever writes next is another one.
+#: No id of a task: the next writer is another one.
 NO_WRITER = b"\0"
 #: Asks how many bytes in a pipe have not been read.
 FIONREAD = 0x541B

@@ -1,4 +1,4 @@
-"""Messages between processes that are too large: whoever waits for what was in one is told, and nothing hangs.
+"""Messages between processes that are too large: the process that waits for what was in one is told, and nothing hangs.
 
 The sender notices first (TooLarge) and says something smaller instead: an error in the place of a value. A receiver
 that is sent a frame beyond its limit all the same skips it (Refusal), and acts as if the error had come.
@@ -72,7 +72,7 @@ def _failed(result: Result, failure: Failure) -> Result:
 
 
 def _fail_later(runtime: Runtime, peer: Peer, ids: list[bytes], size: int, limit: int) -> None:
-    """As if the executor had answered. Not at once: whoever sends is in the middle of its queues."""
+    """As if the executor had answered. Not at once: the sender is in the middle of its queues."""
 
     def fail() -> None:
         _fail_calls(runtime, peer, ids, size, limit)

@@ -40,7 +40,7 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
     if isinstance(known, str):
         return f"{known} It lies on another node, and {cut}" if cut else known
     kind, subject = known
-    if cut is not None:  # whoever would have to be asked cannot be
+    if cut is not None:  # the process that would have to be asked cannot be
         return f"{_waits_there(runtime, id, kind, subject)}: {cut}"
     if kind == "borrowed":
         with runtime.lock:

@@ -50,7 +50,7 @@ class ActorPool:
         self._running: dict[Any, Any] = {}
         #: Calls that are done and not yet fetched, in the order in which that was noticed. Their actors are free again.
         self._done: dict[Any, _Outcome] = {}
-        #: Calls that run and whose results are not wanted any more, with their actors.
+        #: Calls that run and whose results are no longer wanted, with their actors.
         self._dropped: dict[Any, Any] = {}
         #: Submissions whose `fn` raised when their turn came, by number.
         self._failed: dict[int, Exception] = {}
