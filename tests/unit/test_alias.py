@@ -48,7 +48,11 @@ class no_alias:  # noqa: N801 - reads as a statement
         finder._active = None
 
     def __exit__(self, *_error: object) -> None:
-        modules, sys.meta_path[:], sys.path[:], finder._active = self._before
+        modules, finders, sys.path[:], finder._active = self._before
+        # Finders that other packages have put there meanwhile stay: importlib_metadata, which Dask imports, switches
+        # that of Python off.
+        added = [each for each in sys.meta_path if each not in finders and not isinstance(each, finder.AliasFinder)]
+        sys.meta_path[:] = added + finders
         for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
             del sys.modules[name]
         sys.modules.update({name: module for name, module in modules.items() if name.partition(".")[0] == "ray"})
