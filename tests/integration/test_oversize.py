@@ -300,6 +300,31 @@ def test_a_large_error_of_a_constructor_is_the_reason_of_the_death(here: None) -
 
 
 @pytest.mark.filterwarnings("ignore:The remote")
+@pytest.mark.parametrize("size", [1_000_000, 20_000_000])
+def test_what_a_process_says_last_arrives_also_if_it_fills_the_socket(fresh_runtime: Any, size: int) -> None:
+    @skate.remote
+    class Failing:
+        def __init__(self) -> None:
+            raise ValueError("y" * size)
+
+        def call(self) -> None: ...
+
+    @skate.remote(max_calls=1, max_retries=0)
+    def fail() -> None:
+        raise ValueError("z" * size)
+
+    @skate.remote(max_calls=1, max_retries=0, num_returns=100)
+    def many() -> list[bytes]:
+        return [bytes(50_000)] * 100
+
+    with pytest.raises(ActorDiedError, match="its __init__ raised") as died:
+        skate.get(Failing.options(max_restarts=1).remote().call.remote(), timeout=TIMEOUT_S)
+    assert "y" * size in str(died.value)
+    with pytest.raises(ValueError, match="z" * 1000):
+        skate.get(fail.remote(), timeout=TIMEOUT_S)
+    assert skate.get(many.remote(), timeout=TIMEOUT_S) == [bytes(50_000)] * 100
+
+
 def test_a_function_that_captures_too_much_is_an_error_where_it_is_called(here: None) -> None:
     data = bytes(LIMIT)
     with pytest.raises(MessageTooLargeError, match=r"the remote function .* captures .*'data'.*\n.*4\.0 MiB") as info:

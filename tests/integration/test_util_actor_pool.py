@@ -501,3 +501,9 @@ def test_every_name_that_the_package_promises_is_there() -> None:
         assert callable(getattr(util, name))
     with pytest.raises(AttributeError, match="no attribute 'Pool'"):
         util.Pool  # noqa: B018 - the look-up is the test
+
+
+def test_a_reference_that_is_given_twice_is_an_error() -> None:
+    ref = skate.put(1)
+    with pytest.raises(ValueError, match="the same reference twice"):
+        list(skate.util.as_completed([ref, ref]))

@@ -18,7 +18,6 @@ import contextlib
 import gc
 import inspect
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -47,6 +46,7 @@ from skate._worker.cancellation import Cancellation
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
+from skate._worker.leaving import exit_cleanly
 from skate._worker.loading import OutOfReach, load_arguments
 from skate._worker.output import end_as_a_program, flush_output, show_name
 from skate._worker.peers import Peer
@@ -418,7 +418,7 @@ class Executor:
         if self.actor is not None:
             self.actor.say_farewell()
         runtime.loop.wait(lambda: not any(entry.borrowers for entry in list(runtime.table.entries.values())))
-        _exit_cleanly(self._runtime)
+        exit_cleanly(self._runtime)
 
     def _execute(self, peer: Peer, task: Task) -> Result | None:
         """Run one task to its result."""
@@ -671,11 +671,3 @@ def visible_gpus() -> list[int]:
 
 _NO_TASK = bytes(SLOT_TASK_BYTES)
 _ALL = slice(None)  # made once: it is needed for every task
-
-
-def _exit_cleanly(runtime: Runtime) -> None:
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    runtime._control.flush()
-    os._exit(0)

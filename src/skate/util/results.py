@@ -38,6 +38,8 @@ def _completed(
         return
     # The same without a look at every reference for each chunk.
     place = {ref: index for index, ref in enumerate(refs)}
+    if len(place) < len(refs):
+        raise ValueError("as_completed() was given the same reference twice.")
     arriving = skate.as_completed(refs)
     refs.clear()
     while ready := sorted(itertools.islice(arriving, chunk_size), key=place.__getitem__):
