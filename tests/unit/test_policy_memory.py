@@ -9,6 +9,7 @@ import pytest
 from skate._core.policy_memory import (
     FIRST_PAUSE_S,
     FORGIVEN_MAX,
+    KILL_SETTLE_S,
     PAUSE_S_MAX,
     PERIOD_S,
     PERIOD_S_MIN,
@@ -20,6 +21,7 @@ from skate._core.policy_memory import (
     explain,
     format_bytes,
     is_largest,
+    kill_settles,
     next_attempt,
     next_look_s,
     store_goes_first,
@@ -171,3 +173,14 @@ def test_no_limit_is_no_limit(tmp_path: Path) -> None:
     (root / "memory.current").write_text("1\n")
     (root / "memory.stat").write_text("")
     assert MemoryMonitor(str(tmp_path)).read().total_bytes == 1000 * 1024
+
+
+def test_a_kill_is_given_time_to_show_while_memory_does_not_grow() -> None:
+    def settles(used: int, since_s: float) -> bool:
+        return kill_settles(MemoryUse(used, 1000), 0.5, used_at_kill=520, since_s=since_s)
+
+    assert settles(520, 1.0)
+    assert settles(510, KILL_SETTLE_S - 0.1)
+    assert not settles(521, 1.0), "it grows"
+    assert not settles(510, KILL_SETTLE_S), "it does not show"
+    assert not kill_settles(MemoryUse(910, 1000), 0.5, used_at_kill=950, since_s=1.0), "little is left"

@@ -553,6 +553,22 @@ def test_workers_that_die_before_they_are_ready_are_an_error_in_the_end() -> Non
     assert node.wait(60.0) == []
 
 
+def test_failures_of_workers_started_before_a_demand_are_not_held_against_it() -> None:
+    """What made them fail may be over, and the demand has a worker started for it first."""
+    node = Node({"CPU": 4}, starting_max=4)
+    node.demand(A, 4)
+    for _ in range(START_FAILURES_MAX):
+        commands = node.tell(StartFailed((), "fork failed"))
+    assert [type(command) for command in commands if isinstance(command, ReportInfeasible)] == [ReportInfeasible]
+    node.wait(0.5)
+    assert node.demand(B, 1) == []
+    while node.scheduler.starting:
+        assert node.tell(StartFailed((), "fork failed")) == []
+    assert StartWorker(()) in node.wait(START_RETRY_S)
+    (refused,) = [it for it in node.tell(StartFailed((), "fork failed")) if isinstance(it, ReportInfeasible)]
+    assert refused.process == B
+
+
 def test_prestarted_workers_that_die_are_not_started_for_ever() -> None:
     node = Node(prestart=1)
     node.tell(JobStarted())

@@ -28,6 +28,8 @@ GROWTH_BYTES_PER_S = 1 << 30
 #: than this part of what is left above the threshold is in use.
 STORE_FIRST_S = 5.0
 STORE_FIRST_PART = 0.8
+#: Seconds that the memory of a worker that was ended may take to show as free: seen to be several on a virtual machine.
+KILL_SETTLE_S = 5.0
 #: Processes that are named when one is killed.
 PROCESSES_NAMED = 5
 #: Pause before a task is run again, doubled each time. The monitor looks again earlier: if one kill was not enough,
@@ -69,6 +71,12 @@ def store_limit(use: MemoryUse, threshold: float, resident_bytes: int) -> int:
 def store_goes_first(use: MemoryUse, threshold: float, short_for_s: float) -> bool:
     """Whether no worker is ended yet, because the store is about to give memory back."""
     return short_for_s < STORE_FIRST_S and use.fraction < threshold + (1 - threshold) * STORE_FIRST_PART
+
+
+def kill_settles(use: MemoryUse, threshold: float, used_at_kill: int, since_s: float) -> bool:
+    """Whether no further worker is ended yet, because memory has not grown since the last one was."""
+    in_time = since_s < KILL_SETTLE_S and use.fraction < threshold + (1 - threshold) * STORE_FIRST_PART
+    return in_time and use.used_bytes <= used_at_kill
 
 
 class MemoryKill(msgspec.Struct, array_like=True, frozen=True):

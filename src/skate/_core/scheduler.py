@@ -19,6 +19,7 @@ what there is; a worker has at most one lease; every demand that fits is granted
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -130,6 +131,8 @@ class Scheduler:
         self.idle: dict[Env, list[Worker]] = {}
         #: Workers of each environment that were told to start and are not ready.
         self.starting: dict[Env, int] = {}
+        #: When each of these was started, oldest first.
+        self._start_times: dict[Env, deque[float]] = {}
         #: Environments whose last attempt to start a worker failed.
         self.troubles: dict[Env, Trouble] = {}
         self.shares = Shares()
@@ -169,15 +172,16 @@ class Scheduler:
         self.idle.setdefault(event.env, []).append(worker)
 
     def _on_start_failed(self, event: StartFailed, now: float, commands: list[Command]) -> None:
-        self._started(event.env)
+        started_at = self._started(event.env)
         if self._note_trouble(event.env, event.reason) >= START_FAILURES_MAX:
             reason = f"{START_FAILURES_MAX} workers died before they were ready; the last: {event.reason}"
-            self._give_up(event.env, reason, now, commands)
+            self._give_up(event.env, reason, now, commands, started_at)
 
     def _on_environment_failed(self, event: EnvironmentFailed, now: float, commands: list[Command]) -> None:
         self.starting.pop(event.env, None)
+        self._start_times.pop(event.env, None)
         if self._note_trouble(event.env, event.reason) >= START_FAILURES_MAX or event.final:
-            self._give_up(event.env, event.reason, now, commands)
+            self._give_up(event.env, event.reason, now, commands, now)
 
     def _note_trouble(self, env: Env, reason: str) -> int:
         """How often it failed in a row."""
@@ -186,25 +190,32 @@ class Scheduler:
         trouble.reason = reason
         return trouble.failures
 
-    def _give_up(self, env: Env, reason: str, now: float, commands: list[Command]) -> None:
-        """No more workers of that environment, for a while. What has no hope of any is refused."""
+    def _give_up(self, env: Env, reason: str, now: float, commands: list[Command], started_at: float) -> None:
+        """No more workers of that environment, for a while. What has no hope of any is refused.
+
+        Demands that came after the last of these workers was started have had no attempt yet: what made the others
+        fail may be over.
+        """
         self.troubles[env].retry_at = now + START_RETRY_S
         total = to_floats(self.pool.total)
         workers = [worker for worker in self.shared.values() if worker.env == env]
         plain = {worker.program for worker in workers if not worker.gpus}
         hopes = {False: plain, True: (plain & {b""}) | {worker.program for worker in workers if worker.gpus}}
-        for demand in [d for d in self.demands.values() if d.env == env]:
+        for demand in [d for d in self.demands.values() if d.env == env and d.waiting_since <= started_at]:
             if not hopes[any(map(is_gpu, demand.request))].isdisjoint({b"", demand.program}):
                 continue
             del self.demands[demand.cls]
             commands.append(ReportInfeasible(demand.process, demand.key, to_floats(demand.request), total, reason))
 
-    def _started(self, env: Env) -> None:
+    def _started(self, env: Env) -> float:
+        """One of the workers that were started is ready, or has failed; when it was started."""
         left = self.starting.get(env, 0) - 1
         if left > 0:
             self.starting[env] = left
         else:
             self.starting.pop(env, None)
+        times = self._start_times.get(env)
+        return times.popleft() if times else float("inf")
 
     def _on_process_died(self, event: ProcessDied, now: float, commands: list[Command]) -> None:
         process = event.process
@@ -538,6 +549,7 @@ class Scheduler:
             starts = min(count - self.starting.get(env, 0), self._starts_left(env, now))
             if starts > 0:
                 self.starting[env] = self.starting.get(env, 0) + starts
+                self._start_times.setdefault(env, deque()).extend([now] * starts)
                 commands += [StartWorker(env)] * starts
         if any(not self.starting.get(env) for env in lacking) and (
             len(self.workers) >= self.config.workers_max or not self.troubles.keys().isdisjoint(lacking)

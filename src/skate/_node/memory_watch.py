@@ -19,6 +19,7 @@ from skate._core.policy_memory import (
     choose_victim,
     explain,
     is_largest,
+    kill_settles,
     next_look_s,
     store_goes_first,
     store_limit,
@@ -45,6 +46,8 @@ class MemoryWatch:
         self._lent = False
         #: Whether objects that go to disk take up no memory there; not known before it matters.
         self._disk_helps: bool | None = None
+        #: Bytes that were in use when the last worker was ended, and when that was.
+        self._last_kill = (0, 0.0)
         #: Workers killed for memory and not buried yet.
         self._kills: dict[bytes, MemoryKill] = {}
 
@@ -86,8 +89,11 @@ class MemoryWatch:
             self._short_since = (self._short_since or now) if store_helps else 0.0
         else:
             self._short_since = self._short_since or now
-            if not (store_helps and store_goes_first(use, threshold, now - self._short_since)):
+            store_first = store_helps and store_goes_first(use, threshold, now - self._short_since)
+            used_at_kill, killed_at = self._last_kill
+            if not store_first and not kill_settles(use, threshold, used_at_kill, now - killed_at):
                 self._end_a_worker(use, threshold)
+                self._last_kill = use.used_bytes, now
                 pause_s = KILL_PAUSE_S
         self._look_after(pause_s)
 
