@@ -8,13 +8,18 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
+import netns
 import skate
 from leaks import RUN_MARK, RUN_MARK_NAME, Footprint
 from shared_runtime import Sharing, left_after_shutdown, shut_down
 from skate.cluster_utils import Cluster
+
+if TYPE_CHECKING:
+    from host_cluster import HostCluster
 
 #: Tests in these folders start nothing, and are thousands: they do without the check.
 WITHOUT_LEAK_CHECK = {"unit", "typing"}
@@ -112,6 +117,25 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[None]:
         cluster.connect()
         yield
         skate.shutdown()
+
+
+@pytest.fixture
+def network() -> Iterator[netns.Network]:
+    """Four hosts with addresses of their own."""
+    if reason := netns.reason_to_skip():
+        pytest.skip(reason)
+    with netns.Network(hosts=4) as network:
+        yield network
+
+
+@pytest.fixture
+def host_cluster(network: netns.Network, tmp_path: Path) -> Iterator[HostCluster]:
+    """A cluster on these hosts: a head, two nodes, and a host that is none."""
+    from host_cluster import HostCluster  # few tests need it
+
+    cluster = HostCluster(network, tmp_path)
+    yield cluster
+    cluster.end()
 
 
 def _fail_if(leaks: list[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import run_command
 from skate._control_groups import control_groups
 from waiting import wait_for
 
@@ -36,21 +36,19 @@ class ControlGroup:
     def run(self, program: str, *words: str, expect_code: int = 0) -> tuple[str, str]:
         """Run a program in the inner group; its stdout and stderr."""
         enter = "".join(f"echo 0 > '{folder}/cgroup.procs' && " for folder in self.inner)
+        command = ["/bin/sh", "-c", f'{enter}exec "$@"', "sh", sys.executable, "-c", program, *words]
+        return run_command(command, expect_code=expect_code, timeout_s=PROGRAM_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """This process is in the inner group; what it starts meanwhile stays there."""
         try:
-            done = subprocess.run(
-                ["/bin/sh", "-c", f'{enter}exec "$@"', "sh", sys.executable, "-c", program, *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PROGRAM_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            pytest.fail(f"it hung; stdout: {str(expired.stdout)[-2000:]}, stderr: {str(expired.stderr)[-2000:]}")
-        assert done.returncode == expect_code, (
-            f"exit code {done.returncode}; stdout {done.stdout[-3000:]}; stderr {done.stderr[-3000:]}"
-        )
-        return done.stdout, done.stderr
+            for folder in self.inner:
+                (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
+            yield
+        finally:
+            for folder in self.inner:
+                (folder.parent.parent / "cgroup.procs").write_text(f"{os.getpid()}\n")
 
 
 @contextlib.contextmanager

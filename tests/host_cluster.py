@@ -28,6 +28,8 @@ from skate._node.main import ClusterConfig, NodeConfig
 from waiting import WITHIN_S
 
 STORE_BYTES = 100 << 20
+#: Of an object that is larger than a message, and than a chunk.
+LARGE_BYTES = 9_000_000
 #: Drivers, nodes and the control service end within this time.
 ENDS_WITHIN_S = 10.0
 

@@ -121,7 +121,8 @@ def _descriptors() -> dict[tuple[int, str], str]:
         # The descriptor of the listing itself is gone by the time it is looked at.
         with contextlib.suppress(FileNotFoundError):
             target = str(entry.readlink())
-            if target not in CACHED_DESCRIPTORS:
+            # matplotlib keeps the fonts open that it has drawn with.
+            if target not in CACHED_DESCRIPTORS and not target.endswith(".ttf"):
                 found[(int(entry.name), target)] = f"{entry.name} → {target}"
     return found
 

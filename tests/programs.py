@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,20 @@ def run_program(
 ) -> tuple[str, str]:
     """Run a program in an interpreter of its own; its stdout and stderr. A script runs in the directory it lies in."""
     what = [program] if isinstance(program, Path) else ["-c", program]
+    directory = program.parent if isinstance(program, Path) else None
+    return run_command(
+        [sys.executable, *options, *what], expect_code=expect_code, timeout_s=timeout_s, directory=directory
+    )
+
+
+def run_command(
+    command: Sequence[str | Path], *, expect_code: int = 0, timeout_s: float, directory: Path | None = None
+) -> tuple[str, str]:
+    """The stdout and stderr of a command that has to end in time, with that exit code."""
     try:
         done = subprocess.run(
-            [sys.executable, *options, *what],
-            cwd=program.parent if isinstance(program, Path) else None,
+            command,
+            cwd=directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

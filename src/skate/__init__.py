@@ -134,7 +134,11 @@ else:
 
             found = logging.getLogger("skate")
         else:
-            raise AttributeError(f"module 'skate' has no attribute {name!r}")
+            import sys
+
+            from skate._alias.absent import missing
+
+            raise missing(sys.modules[__name__], name)
         globals()[name] = found
         return found
 

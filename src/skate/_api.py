@@ -20,16 +20,20 @@ from skate._config import (
     store_warning,
     temporary_directory,
 )
+from skate._core import environment
 from skate._core.version import VERSION
+from skate._error_text import kind_of
 from skate._node import interpreter
 from skate._node.main import ClusterConfig, NodeConfig
 from skate._object_ref import ObjectRef
 from skate._streaming import ObjectRefGenerator
 from skate._worker import current, interrupt
-from skate._worker.driver import JoinedNode, LocalNode, Node, naming_limits
+from skate._worker.driver import JoinedNode, LocalNode, Node, enter_cluster_here, enter_node, naming_limits
 from skate._worker.surroundings import set_job_logging
 
 if TYPE_CHECKING:
+    import socket
+
     from skate._worker.logging_config import LoggingConfig
     from skate.job_config import JobConfig
 
@@ -139,8 +143,8 @@ def init(
     address: with "local" a node is started here. It ends with the last program that uses it, and its detached actors
     with it. "auto" joins the newest node that runs here: of a cluster (`skate start`), or one that another program has
     started and that has detached actors. The "address" that `init` returned there joins that one, and "host:port" the
-    cluster whose head that is, through its node on this machine; "skate://host:port" is for machines that are no node
-    of it. The environment variable SKATE_ADDRESS wins over "auto", and counts before "local" if no address is given.
+    cluster whose head that is, through its node on this machine; "skate://host:port" works from machines that are no
+    node of it, too. The variable SKATE_ADDRESS wins over "auto", and counts before "local" if none is given.
     num_cpus, num_gpus, resources: what tasks can ask for; by default the CPUs that this process may use. labels: what
     they can choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the memory of the machine or
@@ -169,10 +173,10 @@ def init(
                 "was imported there in place of another of that name. Give it another name."
             )
         shutdown()  # if the last one was interrupted
-        if address in (None, "auto"):
-            address = os.environ.get("SKATE_ADDRESS") or address
-        if isinstance(address, str) and address.startswith(RAYS):
-            address = OUTSIDE + address.removeprefix(RAYS)
+        environment.check(os.environ)
+        by_variable = address in (None, "auto") and bool(os.environ.get("SKATE_ADDRESS"))
+        if by_variable:
+            address = os.environ["SKATE_ADDRESS"]
         if job_config is not None:
             from skate.job_config import checked_job_config
 
@@ -181,6 +185,8 @@ def init(
             namespace = job_config.ray_namespace if namespace is None else namespace
             logging_config = job_config.py_logging_config if logging_config is None else logging_config
         _check_init(address, num_cpus, num_gpus, _memory, object_store_memory, memory_threshold, logging_level, ignored)
+        if address is not None and address.startswith(RAYS):
+            address = OUTSIDE + address.removeprefix(RAYS)
         for name, seconds in (
             ("infeasible_grace_s", infeasible_grace_s),
             ("idle_worker_s", idle_worker_s),
@@ -196,6 +202,8 @@ def init(
         checked = task_options(runtime_env=runtime_env or {})
         # Ray makes this one if it is not there, for files that Skate has not.
         temp_dir = _temp_dir if _temp_dir is not None and os.path.isdir(_temp_dir) else None
+        if spill_directory is not None and not isinstance(spill_directory, (str, bytes, os.PathLike)):
+            raise TypeError(f"init(spill_directory={spill_directory!r}): it may be a path.")
         directory = spill_directory or temp_dir or temporary_directory()
         if not os.path.isdir(directory):
             raise ValueError(f"spill_directory={directory!r} is not a directory; create it, or name another.")
@@ -218,14 +226,15 @@ def init(
         _settings.clear()
         _settings.update(namespace=namespace, runtime_env=checked.runtime_env)
         env_vars = {name: os.path.expandvars(value) for name, value in checked.runtime_env.get("env_vars", {}).items()}
-        outside = outside_cluster(address)
-        if outside is not None:
-            # A node that gives nothing and listens nowhere: all else is as for any other driver.
-            config.cluster, config.serves = outside, False
         with naming_limits():
-            if outside is None and address not in (None, "local"):
-                _node = JoinedNode(address, log_to_driver=log_to_driver, namespace=namespace)
+            entered = None if address is None or address == "local" else _entered(address, by_variable=by_variable)
+            if entered is not None:
+                _node = JoinedNode(entered, log_to_driver=log_to_driver, namespace=namespace)
             else:
+                outside = outside_cluster(address)
+                if outside is not None:
+                    # A node that gives nothing and listens nowhere: all else is as for any other driver.
+                    config.cluster, config.serves = outside, False
                 _node = LocalNode(config, log_to_driver=log_to_driver, env_vars=env_vars, namespace=namespace)
         runtime = _node.runtime
         runtime.settings = dict(_settings)
@@ -272,7 +281,7 @@ def _check_init(
 
     if address not in (None, "local", "auto") and not _is_address(address):
         raise ValueError(
-            f"init(address={address!r}): it may be 'local' (or left out) to start a node here, 'auto' to join the "
+            f"{_named(address)}: it may be 'local' (or left out) to start a node here, 'auto' to join the "
             "newest that runs here, the 'host:port' of a cluster that this machine is a node of, or "
             "'skate://host:port' from elsewhere."
         )
@@ -281,7 +290,9 @@ def _check_init(
             ("num_cpus", num_cpus), ("num_gpus", num_gpus), ("object_store_memory", object_store_memory)
         ):  # fmt: skip
             if value is not None:
-                raise ValueError(f"init({name}={value!r}, {address=}): what the node has was decided by its start.")
+                raise ValueError(
+                    f"init({name}={value!r}) with {_named(address)}: what the node has was decided by its start."
+                )
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus), ("_memory", memory)):
         if value is not None:
             checked_amount("init", name, value)
@@ -314,10 +325,33 @@ def _check_init(
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")
 
 
+def _named(address: str | None) -> str:
+    """The address, and where it comes from."""
+    return f"SKATE_ADDRESS={address}" if address == os.environ.get("SKATE_ADDRESS") else f"init({address=})"
+
+
 #: How the addresses of clusters begin for drivers that are on no node of them.
 OUTSIDE = "skate://"
 #: The same in programs for Ray.
 RAYS = "ray://"
+
+
+def _entered(address: str, *, by_variable: bool) -> socket.socket | None:
+    """A connection to a node on this machine that the address means; None for a driver that is on no node.
+
+    "skate://host:port" means a node here, too, if one of that cluster is here: it asks for no token, and the cluster of
+    a `Cluster` has one that only its nodes know. A token that was named says that this driver comes from outside.
+    """
+    if not address.startswith(OUTSIDE):
+        try:
+            return enter_node(address)
+        except ConnectionError as error:
+            if not by_variable:
+                raise
+            raise ConnectionError(f"{error}\n  note: the address is that of SKATE_ADDRESS.") from None
+    from skate._wire.token import is_token_named
+
+    return None if is_token_named() else enter_cluster_here(address.removeprefix(OUTSIDE))
 
 
 def outside_cluster(address: str | None) -> ClusterConfig | None:
@@ -338,7 +372,7 @@ def has_node_of_its_own() -> bool:
 def _is_address(address: Any) -> bool:
     if not isinstance(address, str):
         return False
-    host, _, port = address.removeprefix(OUTSIDE).rpartition(":")
+    host, _, port = address.removeprefix(OUTSIDE).removeprefix(RAYS).rpartition(":")
     whole = bool(host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16)
     return whole or address.startswith("skate-")
 
@@ -426,10 +460,10 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if isinstance(refs, ObjectRefGenerator):
         refs = list(refs)
     elif not isinstance(refs, (list, tuple)):
-        raise TypeError(f"get() takes a reference or a list of references, not {_what(refs)}.{_hint(refs)}")
+        raise TypeError(f"get() takes a reference or a list of references, not {kind_of(refs)}.{_hint(refs)}")
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"get() takes a list of references, and an element is {_what(ref)}.{_hint(ref)}")
+            raise TypeError(f"get() takes a list of references, and an element is {kind_of(ref)}.{_hint(ref)}")
     values = current.get_runtime().get(refs, timeout)
     if interrupt.pending:
         interrupt.raise_pending()
@@ -441,10 +475,6 @@ def _check_timeout(call: str, timeout: Any) -> None:
         raise TypeError(f"{call}(timeout={timeout!r}): it may be None or a number of seconds, 0 or more.")
     if not timeout >= 0:
         raise ValueError(f"{call}(timeout={timeout!r}): it may be None or a number of seconds, 0 or more.")
-
-
-def _what(value: object) -> str:
-    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("a builtins.", "a ")
 
 
 def _hint(value: object) -> str:
@@ -484,10 +514,10 @@ def wait(
     if isinstance(refs, ObjectRef):
         raise TypeError("wait() takes a list of references; for one, use wait([ref]).")
     if not isinstance(refs, (list, tuple)):
-        raise TypeError(f"wait() takes a list of references, not {_what(refs)}.{_hint(refs)}")
+        raise TypeError(f"wait() takes a list of references, not {kind_of(refs)}.{_hint(refs)}")
     for ref in refs:
         if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
-            raise TypeError(f"wait() takes a list of references, and an element is {_what(ref)}.{_hint(ref)}")
+            raise TypeError(f"wait() takes a list of references, and an element is {kind_of(ref)}.{_hint(ref)}")
     if not refs:
         return [], []
     if len(set(refs)) != len(refs):
@@ -544,7 +574,7 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False
     `get_runtime_context().is_canceled()`.
     """
     if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
-        raise TypeError(f"cancel() takes a reference, not {_what(ref)}.")
+        raise TypeError(f"cancel() takes a reference, not {kind_of(ref)}.")
     for name, value in (("force", force), ("recursive", recursive)):
         if not isinstance(value, bool):
             raise TypeError(f"cancel({name}={value!r}): it may be True or False.")
@@ -584,13 +614,16 @@ def get_gpu_ids() -> list[int]:
     return visible_gpus()
 
 
-def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
+def timeline(filename: str | os.PathLike[str] | None = None) -> list[dict[str, Any]] | None:
     """Every finished task as a Chrome trace: open it in chrome://tracing or ui.perfetto.dev.
 
     >>> skate.timeline("trace.json")
     """
     from skate._timeline import chrome_trace
 
+    # A number would be taken for a descriptor, and that of Skate's own closed after it.
+    if filename is not None and not isinstance(filename, (str, bytes, os.PathLike)):
+        raise TypeError(f"timeline(filename={filename!r}): it may be None or a path, not {kind_of(filename)}.")
     trace = chrome_trace(current.get_runtime().query("events"))
     if filename is None:
         return trace
@@ -607,7 +640,7 @@ def why(ref: ObjectRef[Any]) -> str:
     >>> print(skate.why(ref))
     """
     if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
-        raise TypeError(f"why() takes a reference, not {_what(ref)}.{_hint(ref)}")
+        raise TypeError(f"why() takes a reference, not {kind_of(ref)}.{_hint(ref)}")
     from skate._worker.why import explain
 
     return explain(current.get_runtime(), ref)

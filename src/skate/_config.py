@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from skate._control_groups import least_cpu_limit, least_memory_limit
+from skate._core.environment import PARTITION_GRACE_VARIABLE, seconds_of
 
 #: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
 STORE_PART = 0.3
@@ -14,7 +15,6 @@ STORE_BYTES_LEAST = 8 << 20
 STORE_BYTES_MIN = 64 << 20
 STORE_BYTES_MAX = 200 << 30
 #: How long two nodes may be unable to reach each other before what waits for that is decided on, in seconds.
-PARTITION_GRACE_VARIABLE = "SKATE_PARTITION_GRACE_S"
 PARTITION_GRACE_S = 30.0
 
 
@@ -84,8 +84,5 @@ def partition_grace_s(configured: float | None = None) -> float:
     seconds does not keep a node from starting: the default counts."""
     if configured is not None:
         return configured
-    try:
-        seconds = float(os.environ.get(PARTITION_GRACE_VARIABLE, ""))
-    except ValueError:
-        return PARTITION_GRACE_S
+    seconds = seconds_of(os.environ.get(PARTITION_GRACE_VARIABLE, ""))
     return seconds if 0 <= seconds < float("inf") else PARTITION_GRACE_S

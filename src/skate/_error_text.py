@@ -6,25 +6,29 @@ that the process printed. This module imports nothing of Skate, so that every pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 #: What to do next, where several errors say the same.
 ASK_FOR_LESS = "ask for less in @remote(...) or .options(...), or give init() more num_cpus, num_gpus or resources."
 ASK_ANOTHER_NODE = "ask for what a node has (skate.nodes() lists it), or start a node that has what it asks for."
+MORE_WORKERS = (
+    "end actors that are not needed (drop their handles, or skate.kill), let one actor do the work of several "
+    "(max_concurrency), let fewer tasks wait for tasks, raise that limit and start the node again, or add a node."
+)
 USE_LESS = "raise that limit, or let this program and others of this user use less; then begin again."
 
 
-def compose(headline: str, *, what: str = "", why: str = "", next: str = "", log: Iterable[str] = ()) -> str:
+def compose(headline: str, *, what: str = "", why: str = "", next: str = "", log: str = "") -> str:
     """A headline and the lines below it; a line of which nothing is known is left out."""
     lines = [headline]
     for label, text in (("what:", what), ("why: ", why), ("next:", next)):
         if text:
             # Continuation lines are set under the first one, so that a label always starts a new fact.
             lines.append(f"  {label} " + text.strip().replace("\n", "\n        "))
-    log = list(log)
     if log:
-        lines.append(f"  log:  the last {count(len(log), 'line')} of its stderr:")
-        lines.extend(f"        {line}" for line in log)
+        printed = log.split("\n")  # not `splitlines`, which also splits at characters inside a line
+        lines.append(f"  log:  the last {count(len(printed), 'line')} that it printed:")
+        lines.extend(f"        {line}" for line in printed)
     return "\n".join(lines)
 
 
@@ -38,6 +42,13 @@ def actor(name: str, actor_id: str) -> str:
 
 def process(pid: int, node: str) -> str:
     return ("its worker" if not pid else f"worker pid {pid}") + (f" on node {node}" if node else "")
+
+
+def kind_of(value: object) -> str:
+    """What the value is an instance of, with its article: "an int"."""
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def count(number: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from skate._core.task import Failure
+from skate._error_text import kind_of
 from skate._object_ref import ObjectRef
 from skate._serialize.failures import error_of, failure_of
 from skate._worker.current import get_runtime
@@ -38,7 +39,7 @@ def as_completed(runtime: Runtime, refs: list[ObjectRef[T]], timeout: float | No
     ready: deque[ObjectRef[T]] = deque()
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"as_completed() takes references, and an element is a {type(ref).__qualname__}.")
+            raise TypeError(f"as_completed() takes references, and an element is {kind_of(ref)}.")
 
     def watch() -> Iterator[ObjectRef[T]]:
         for ref in refs:
@@ -90,7 +91,7 @@ def parallel_map(
     elif callable(function):
         plain, options = function, task_options()
     else:
-        raise TypeError(f"map() takes a function, not a {type(function).__qualname__}.")
+        raise TypeError(f"map() takes a function, not {kind_of(function)}.")
     retries = bool(options.retry_exceptions)
     if retries and chunk is not None and chunk > 1:
         raise ValueError(

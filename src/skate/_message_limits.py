@@ -14,6 +14,10 @@ VARIABLE = "SKATE_FRAME_BYTES_MAX"
 FRAME_BYTES_MAX = 256 << 20
 #: A read takes up to this many bytes; a limit must be larger than what one read may bring.
 FRAME_BYTES_LEAST = 512 << 10
+#: Bytes of a name or of another text among the options of a task or an actor, and of all texts of one option together.
+#: They travel with many messages; and the variables of an environment travel as one of them, which the kernel does not
+#: take if it is longer than 128 KiB.
+TEXT_BYTES_MAX = 100 << 10
 
 
 class Limits:

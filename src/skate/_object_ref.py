@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from skate.ids import JobID, TaskID
 
 T = TypeVar("T", covariant=True)
-_NIL = b"\xff" * OBJECT_BYTES
+NIL = b"\xff" * OBJECT_BYTES
+NIL_SAYS = "ObjectRef.nil(), which stands for no object"
 #: The owner of what does not exist: no process has this id, and a node says of such a process that it has ended.
-_NO_PROCESS = b"\xff" * PROCESS_BYTES
+NO_PROCESS = b"\xff" * PROCESS_BYTES
 
 #: Ids of references that were dropped, once for each reference. Drained by the runtime.
 dropped: deque[bytes] = deque()
@@ -71,16 +72,20 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     @classmethod
     def nil(cls) -> ObjectRef[Any]:
-        """A reference to no object, for programs that want one where a reference is expected."""
-        return ObjectRef(_NIL, _NO_PROCESS)
+        """A reference to no object, for programs that want one where a reference is expected.
+
+        It can be compared, printed, and sent inside other values. To ask for its value, or to pass it as the argument
+        of a task, which would ask for its value, is a ValueError.
+        """
+        return NilRef(NIL, NO_PROCESS)
 
     def is_nil(self) -> bool:
-        return self._id == _NIL
+        return self._id == NIL
 
     @classmethod
     def from_random(cls) -> ObjectRef[Any]:
         """A reference to an object that does not exist."""
-        return ObjectRef(os.urandom(OBJECT_BYTES), _NO_PROCESS)
+        return ObjectRef(os.urandom(OBJECT_BYTES), NO_PROCESS)
 
     @classmethod
     def from_binary(cls, id_bytes: bytes) -> ObjectRef[Any]:
@@ -91,8 +96,10 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         """
         if not isinstance(id_bytes, bytes) or len(id_bytes) != OBJECT_BYTES:
             raise ValueError(f"ObjectRef: {id_bytes!r} is no id of an object, which is made of {OBJECT_BYTES} bytes.")
-        known = None if id_bytes == _NIL else _find(id_bytes)
-        return _Uncounted(id_bytes, _NO_PROCESS) if known is None else known
+        if id_bytes == NIL:
+            return cls.nil()
+        known = _find(id_bytes)
+        return _Uncounted(id_bytes, NO_PROCESS) if known is None else known
 
     @classmethod
     def from_hex(cls, hex_id: str) -> ObjectRef[Any]:
@@ -143,7 +150,7 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         return hash(self._id)
 
     def __repr__(self) -> str:
-        return f"ObjectRef({'nil' if self._id == _NIL else short(self._id)})"
+        return f"ObjectRef({'nil' if self._id == NIL else short(self._id)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         sink = _sinks.refs
@@ -165,6 +172,13 @@ class _Uncounted(ObjectRef[Any], frozen=True, gc=False, eq=False):
 
     def __del__(self) -> None:
         pass
+
+
+class NilRef(_Uncounted, frozen=True, gc=False, eq=False):
+    """What `ObjectRef.nil()` returns. It is the same in every process, and no table has an entry for it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectRef.nil, ()
 
 
 def _find(id: bytes) -> ObjectRef[Any] | None:

@@ -27,6 +27,7 @@ import msgspec
 
 from skate._core.placement import ANYWHERE, Where
 from skate._core.resources import AMOUNT_MAX, PRECISION
+from skate._message_limits import TEXT_BYTES_MAX
 from skate.strategies import PlacementGroupSchedulingStrategy, Strategy, selected
 
 #: The largest number that messages carry.
@@ -138,9 +139,11 @@ def _text(value: object) -> str:
         raise TypeError("it is not a string")
     text = str.__str__(value)  # the text of a numpy.str_ or an enumeration, and nothing else of it
     try:
-        text.encode()
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise ValueError("it holds half a character (a lone surrogate), which cannot be sent") from None
+    if size > TEXT_BYTES_MAX:
+        raise ValueError(f"it has {size:,} bytes, and {TEXT_BYTES_MAX:,} are the most")
     return text
 
 
@@ -184,6 +187,7 @@ def _mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError("it is not a dict")
     checked: dict[str, Any] = {}
+    size = 0
     for name, content in value.items():
         if not isinstance(name, str):
             raise TypeError(f"the name {_short(name)} is not a string")
@@ -193,6 +197,9 @@ def _mapping(value: object) -> dict[str, Any]:
             checked[_text(name)] = content
         except ValueError as reason:
             raise ValueError(f"of the name {_short(name)}: {reason}") from None
+        size += sum(len(text.encode(errors="replace")) for text in (name, content) if isinstance(text, str))
+        if size > TEXT_BYTES_MAX:
+            raise ValueError(f"its texts have together more than {TEXT_BYTES_MAX:,} bytes, which are the most")
     return checked
 
 
@@ -683,5 +690,7 @@ def _is_private_to_ray(options: type, name: str) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    from skate._bounded_text import bounded_repr  # needed only for errors
+
+    text = bounded_repr(value, 1000)
     return text if len(text) <= 80 else text[:79] + "…"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from skate._error_text import kind_of
 from skate._object_ref import ObjectRef
 from skate._worker.current import get_runtime
 
@@ -40,7 +41,7 @@ def progress(refs: Iterable[ObjectRef[T]], *, description: str = "tasks") -> lis
 
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"progress() takes references, and an element is a {type(ref).__qualname__}.")
+            raise TypeError(f"progress() takes references, and an element is {kind_of(ref)}.")
         runtime.when_ready(ref, count)
     with _new_bar(len(refs), description) as bar:
         while done < len(refs):

@@ -5,12 +5,10 @@ The same as `skate.init("skate://host:port", namespace="x")`, in the form that o
 
 from __future__ import annotations
 
-import platform
 from types import TracebackType
 from typing import Any
 
-from skate._api import init, shutdown
-from skate._core.version import VERSION
+from skate._api import RuntimeInfo, init, shutdown
 
 __all__ = ["ClientBuilder", "ClientContext", "client", "connect", "disconnect"]
 
@@ -18,13 +16,13 @@ __all__ = ["ClientBuilder", "ClientContext", "client", "connect", "disconnect"]
 class ClientContext:
     """A connection to a cluster, which ends with `disconnect()` or with the block that it opens."""
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, facts: RuntimeInfo) -> None:
         #: What `skate.init` returned.
         self.facts = facts
         self.dashboard_url: str = ""
-        self.python_version = platform.python_version()
-        self.ray_version = VERSION
-        self.ray_commit = ""
+        self.python_version = facts.python_version
+        self.ray_version = facts.ray_version
+        self.ray_commit = facts.ray_commit
 
     def disconnect(self) -> None:
         shutdown()
@@ -89,9 +87,9 @@ def connect(
     facts = init(_outside(conn_str), **arguments)
     return {
         "num_clients": 1,
-        "python_version": platform.python_version(),
-        "ray_version": VERSION,
-        "ray_commit": "",
+        "python_version": facts.python_version,
+        "ray_version": facts.ray_version,
+        "ray_commit": facts.ray_commit,
         **facts,
     }
 
@@ -103,5 +101,5 @@ def disconnect() -> None:
 
 def _outside(address: str | None) -> str | None:
     """An address for `init`: "host:port" is that of a cluster that this machine need not be a node of."""
-    is_plain = address is not None and "://" not in address and ":" in address
+    is_plain = isinstance(address, str) and "://" not in address and ":" in address
     return f"skate://{address}" if is_plain else address

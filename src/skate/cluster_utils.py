@@ -86,8 +86,15 @@ class Cluster:
         initialize_head: bool = False,
         connect: bool = False,
         head_node_args: dict[str, Any] | None = None,
+        shutdown_at_exit: bool = True,
+        *,
         tls: bool = False,
     ) -> None:
+        """Start the control service, and with `initialize_head` a node, whose arguments are those of `add_node`.
+
+        connect: make this process a driver of it. tls: encrypt what the nodes say to each other. shutdown_at_exit has
+        no effect: the cluster always ends with the process that made it.
+        """
         self._tls = tls
         self._token = secrets.token_hex(32)
         self._control, host, port = start_control(

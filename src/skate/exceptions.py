@@ -323,6 +323,7 @@ class WorkerCrashedError(SkateError):
         retries_used: int = 0,
         max_retries: int = 0,
         reason: str = "",
+        last_output: str = "",
     ) -> None:
         self.task_name = task_name
         self.pid = pid
@@ -331,6 +332,8 @@ class WorkerCrashedError(SkateError):
         self.exit_code = exit_code
         self.signal = signal
         self.stderr_tail = tuple(stderr_tail)
+        #: What the process printed last, to stdout and stderr: up to 20 lines and 4 KiB.
+        self.last_output = last_output or "\n".join(self.stderr_tail)
         self.retries_used = retries_used
         self.max_retries = max_retries
         #: Why Skate itself ended the process; empty if it did not.
@@ -340,7 +343,7 @@ class WorkerCrashedError(SkateError):
             what=f"{_words.process(pid, node)} {_words.ending(exit_code, signal)}.",
             why=f"{reason}." if reason else _words.likely_cause(exit_code, signal),
             next="" if reason else _words.retries(retries_used, max_retries),
-            log=self.stderr_tail,
+            log=self.last_output,
         )
         super().__init__(message or text)
 
@@ -416,7 +419,7 @@ class NodeDiedError(SkateError):
             what=f"it {_words.ending(exit_code, signal)}.",
             why=_words.likely_cause(exit_code, signal),
             next="call skate.shutdown() and skate.init() to begin again.",
-            log=self.stderr_tail,
+            log="\n".join(self.stderr_tail),
         )
         super().__init__(message or text)
 
@@ -568,13 +571,16 @@ class ActorError(SkateError):
         reason: str = "",
         stderr_tail: Iterable[str] = (),
         next: str = "",
+        last_output: str = "",
     ) -> None:
         self.actor_id = actor_id
         self.actor_name = actor_name
         self.reason = reason
         self.stderr_tail = tuple(stderr_tail)
+        #: What its process printed last, to stdout and stderr, if that has died: up to 20 lines and 4 KiB.
+        self.last_output = last_output or "\n".join(self.stderr_tail)
         headline = f"{_words.actor(actor_name, actor_id)} {self._headline}."
-        super().__init__(message or _words.compose(headline, why=reason, next=next or self._next, log=self.stderr_tail))
+        super().__init__(message or _words.compose(headline, why=reason, next=next or self._next, log=self.last_output))
 
 
 class ActorDiedError(ActorError):

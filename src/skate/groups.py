@@ -17,7 +17,7 @@ from skate._api import get, wait
 from skate._core.placement import Condition
 from skate._core.resources import group_of, to_units
 from skate._object_ref import ObjectRef
-from skate._options import task_options
+from skate._options import checked_text, task_options
 from skate._remote_function import RemoteFunction
 from skate._wire.messages import CreateGroup, RemoveGroup
 from skate._worker.current import get_runtime
@@ -33,6 +33,8 @@ __all__ = [
     "remove_placement_group",
 ]
 
+#: A group has at most so many: the cluster keeps a record of each.
+BUNDLES_MAX = 100_000
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _STATES = {"ready": "CREATED", "rescheduling": "RESCHEDULING"}
 
@@ -111,6 +113,8 @@ def placement_group(
     """
     if not isinstance(bundles, Sequence) or isinstance(bundles, str) or not bundles:
         raise ValueError(f"placement_group(bundles={bundles!r}): it may be a list of one or more dicts.")
+    if len(bundles) > BUNDLES_MAX:
+        raise ValueError(f"placement_group(bundles=…): there are {len(bundles):,}, and {BUNDLES_MAX:,} are the most.")
     for bundle in bundles:
         if not isinstance(bundle, Mapping) or not bundle or not all(isinstance(kind, str) for kind in bundle):
             raise ValueError(f"placement_group(bundles=…): {bundle!r} is not a dict of resources like {{'CPU': 1}}.")
@@ -122,8 +126,7 @@ def placement_group(
             raise ValueError(f"placement_group(bundles=…): {bundle!r} asks for nothing.")
     if strategy not in STRATEGIES:
         raise ValueError(f"placement_group(strategy={strategy!r}): it may be one of {', '.join(STRATEGIES)}.")
-    if not isinstance(name, str):
-        raise TypeError(f"placement_group(name={name!r}): it may be a string.")
+    name = checked_text("placement_group", "name", name)
     if lifetime not in (None, "detached"):
         raise ValueError(f"placement_group(lifetime={lifetime!r}): it may be 'detached', or left out.")
     required = _required(bundle_label_selector, len(bundles))

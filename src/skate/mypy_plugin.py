@@ -20,6 +20,17 @@ import difflib
 from collections.abc import Callable
 from functools import partial
 
+try:
+    # Before the others: modules of mypy import each other, and few of them can be the first.
+    import mypy.types  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "mypy":
+        raise
+    raise ModuleNotFoundError(
+        "skate.mypy_plugin is a plugin for mypy, which is not installed: `pip install mypy`. Programs need neither.",
+        name="mypy",
+    ) from None
+
 from mypy.argmap import map_actuals_to_formals
 from mypy.checker import TypeChecker
 from mypy.errorcodes import ATTR_DEFINED, CALL_ARG, OPERATOR

@@ -13,6 +13,7 @@ from typing import Any
 
 from skate._core.placement import ANYWHERE, Affinity, Condition, Where
 from skate._core.resources import in_bundle
+from skate._message_limits import TEXT_BYTES_MAX
 
 __all__ = [
     "DoesNotExist",
@@ -216,6 +217,9 @@ def _tests(argument: str, given: Mapping[str, Any]) -> dict[str, _Test]:
             raise TypeError(f"{argument}: the label {key!r} is not the name of one.")
         if not isinstance(test, _Test):
             raise TypeError(f"{argument}: {key!r} is {test!r}; it may be In(…), NotIn(…), Exists() or DoesNotExist().")
+    size = sum(len(text) for key, test in given.items() for text in (key, *test.values))
+    if size > TEXT_BYTES_MAX:
+        raise ValueError(f"{argument}: its labels and values have {size:,} bytes, and {TEXT_BYTES_MAX:,} are the most.")
     return dict(given)
 
 

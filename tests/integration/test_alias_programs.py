@@ -150,7 +150,7 @@ def test_a_version_that_is_none_is_one_line(tmp_path: Path) -> None:
     code, out, err = run("-c", "print(1)", directory=tmp_path, alias=True, SKATE_RAY_VERSION="newest")
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "python -m skate.as_ray: SKATE_RAY_VERSION: 'newest' is no version of Ray; it has the form '2.60.0'."
+        "python -m skate.as_ray: SKATE_RAY_VERSION=newest: that is no version of Ray; one has the form '2.60.0'."
     ]
 
 

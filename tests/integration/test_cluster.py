@@ -602,7 +602,7 @@ def test_a_driver_that_connects_knows_of_all_nodes() -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_all_nodes_can_be_waited_for(tls: bool) -> None:
-    with Cluster(initialize_head=True, tls=tls) as cluster:
+    with Cluster(initialize_head=True, shutdown_at_exit=False, tls=tls) as cluster:
         second = cluster.add_node(wait=False)
         cluster.wait_for_nodes()  # no driver is needed
         assert cluster.gcs_address == cluster.address

@@ -14,14 +14,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import netns
-from host_cluster import Driver, DriverError, HostCluster
-from netns import Host, Network, Unavailable
+from host_cluster import LARGE_BYTES, Driver, DriverError, HostCluster
+from netns import Host, Unavailable
 from netns_programs import digest, noise
 from skate._wire.channel import HEADER
 from skate._wire.cluster import Ask
@@ -38,23 +36,10 @@ SLACK_S = 5.0
 SHORT_CUT_S = 1.5
 SHORT_CUT_S_MAX = 2.8
 
-#: Larger than a message, and than a chunk.
-LARGE_BYTES = 9_000_000
-
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    if reason := netns.reason_to_skip():
-        pytest.skip(reason)
-    with Network(hosts=4) as network:
-        yield network
-
-
-@pytest.fixture
-def cluster(network: Network, tmp_path: Path) -> Iterator[HostCluster]:
-    cluster = HostCluster(network, tmp_path)
-    yield cluster
-    cluster.end()
+def cluster(host_cluster: HostCluster) -> HostCluster:
+    return host_cluster
 
 
 def listeners(host: Host) -> set[tuple[str, int]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import skate
+from programs import run_program
 from skate.groups import placement_group, remove_placement_group
 from skate.strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from waiting import wait_for
@@ -173,6 +174,21 @@ def test_tasks_may_ask_the_same() -> None:
 
 
 # --- timeline ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_timeline_goes_to_a_path_and_to_no_descriptor() -> None:
+    """A number once meant one: what Skate had open there was overwritten and closed."""
+    program = """
+import os, skate
+skate.init(num_cpus=1)
+for descriptor in sorted(int(name) for name in os.listdir("/proc/self/fd"))[3:]:
+    try:
+        skate.timeline(descriptor)
+    except TypeError as error:
+        assert str(error) == f"timeline(filename={descriptor}): it may be None or a path, not an int.", error
+print(skate.get(skate.remote(lambda: "well").remote()))
+"""
+    assert run_program(program)[0] == "well\n"
 
 
 def test_the_timeline_shows_every_task_with_its_process(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ PAGES = [
     "docs/init.md",
     "docs/objects.md",
     "docs/placement.md",
+    "docs/rl.md",
     "docs/tasks.md",
     "docs/utilities.md",
 ]

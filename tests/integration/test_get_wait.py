@@ -355,3 +355,13 @@ def test_a_callback_of_a_future_may_use_skate(gates: list[Path]) -> None:
     gates[0].touch()
     assert called.wait(30)
     assert values == [2]
+
+
+@pytest.mark.parametrize(("wrong", "called"), [(3, "an int"), ("ref", "a str"), (object(), "an object")])
+def test_what_is_no_reference_is_named(wrong: Any, called: str) -> None:
+    for call in (skate.get, skate.why, skate.cancel):
+        with pytest.raises(TypeError, match=rf"takes a reference.*, not {called}\."):
+            call(wrong)
+    for over in (skate.as_completed, skate.progress):
+        with pytest.raises(TypeError, match=f"takes references, and an element is {called}"):
+            list(over([wrong]))

@@ -317,6 +317,7 @@ def test_the_documentation_says_which_arguments_have_no_effect_and_why() -> None
         ({"namespace": 3}, (TypeError, ValueError), "namespace"),
         ({"namespace": 0}, (TypeError, ValueError), "namespace"),
         ({"spill_directory": "/nonexistent/folder"}, ValueError, "spill_directory"),
+        ({"spill_directory": 0}, TypeError, "spill_directory"),
         ({"memory_threshold": 7}, ValueError, "memory_threshold"),
         ({"infeasible_grace_s": "x"}, ValueError, "infeasible_grace_s"),
         ({"store_full_grace_s": float("inf")}, ValueError, "store_full_grace_s"),
@@ -324,7 +325,9 @@ def test_the_documentation_says_which_arguments_have_no_effect_and_why() -> None
         ({"log_to_driver": "no"}, TypeError, "log_to_driver"),
         ({"num_cpu": 2}, TypeError, "num_cpu"),
         ({"address": "somewhere"}, ValueError, "address"),
-        ({"address": "ray://10.0.0.1"}, ValueError, "skate://host:port"),
+        ({"address": "ray://10.0.0.1"}, ValueError, "address='ray://10.0.0.1'.*skate://host:port"),
+        ({"address": "ray://10.0.0.1:1", "num_cpus": 2}, ValueError, "num_cpus=2.*'ray://10.0.0.1:1'"),
+        ({"address": 6380}, ValueError, "address=6380"),
         ({"job_config": {"runtime_env": {}}}, TypeError, "JobConfig"),
         ({"logging_config": "JSON"}, TypeError, "LoggingConfig"),
         ({"address": "10.0.0.1:6379", "num_cpus": 2}, ValueError, "num_cpus"),
@@ -336,6 +339,33 @@ def test_a_bad_argument_is_named_and_starts_nothing(arguments: dict[str, Any], e
     with pytest.raises(error, match=names):
         skate.init(**arguments)
     assert not skate.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SKATE_WAIT_NOTICE_S", "banana"),
+        ("SKATE_WAIT_NOTICE", "off"),
+        ("SKATE_PARTITION_GRACE_S", "-1"),
+        ("SKATE_ADDRESS", "nonsense"),
+    ],
+)
+def test_a_bad_variable_is_named_and_starts_nothing(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"{variable}={value}: it may be"):
+        skate.init()
+    assert not skate.is_initialized()
+
+
+def test_an_address_that_a_variable_names_is_said_to_come_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKATE_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ConnectionError, match="the address is that of SKATE_ADDRESS"):
+        skate.init()
+    with pytest.raises(ValueError, match=r"init\(num_cpus=2\) with SKATE_ADDRESS=127.0.0.1:1: what the node has"):
+        skate.init(num_cpus=2)
+    with pytest.raises(ConnectionError) as error:
+        skate.init("127.0.0.1:2")
+    assert "SKATE_ADDRESS" not in str(error.value)
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

@@ -160,6 +160,41 @@ def test_they_are_waited_at_together_and_not_for_long(monkeypatch: pytest.Monkey
         assert not nodes_of_programs()
 
 
+@contextlib.contextmanager
+def silent_doors(count: int) -> Iterator[list[str]]:
+    """Doors of ours that open, and behind which nothing is said: as of nodes that are stopped."""
+    with contextlib.ExitStack() as stack:
+        names = []
+        for _ in range(count):
+            names.append(lobby_name(os.urandom(16)))
+            door = stack.enter_context(socket.socket(socket.AF_UNIX))
+            door.bind(f"\0{names[-1]}")
+            door.listen()
+        yield names
+
+
+def test_nodes_that_are_stopped_keep_nobody_from_one_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long one of them could be waited for."""
+    monkeypatch.setattr(lobby, "GREETING_S", 600.0)
+    monkeypatch.setattr(lobby, "OPENS_S", 0.05)
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster, silent_doors(20) as names:
+        node = nodes_of(cluster.address)
+        monkeypatch.setattr(lobby, "nodes_of", lambda cluster: [*names, *node])
+        monkeypatch.setattr(lobby, "public_nodes", lambda: [*names, *node])
+        for address in ("auto", cluster.address):
+            with skate.init(address):
+                assert skate.get(skate.remote(abs).remote(-1)) == 1
+
+
+def test_they_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lobby, "GREETING_S", 0.1)
+    monkeypatch.setattr(lobby, "OPENS_S", 0.05)
+    with silent_doors(20) as names:
+        monkeypatch.setattr(lobby, "public_nodes", lambda: names)
+        with pytest.raises(ConnectionError, match="no running node of this user"):
+            skate.init("auto")
+
+
 def test_a_full_door_that_opens_after_a_while_is_entered() -> None:
     visitors: list[socket.socket] = []
     door = Lobby(lobby_name(os.urandom(16)), visitors.append)

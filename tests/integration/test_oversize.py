@@ -5,6 +5,8 @@ Most tests run with a limit of LIMIT bytes for a message instead of 256 MiB.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +15,11 @@ from typing import Any
 import pytest
 
 import skate
-from skate._message_limits import FRAME_BYTES_MAX, VARIABLE, limits
+from skate._message_limits import FRAME_BYTES_MAX, TEXT_BYTES_MAX, VARIABLE, limits
 from skate._worker import current
 from skate.cluster_utils import Cluster
 from skate.exceptions import ActorDiedError, InternalError, MessageTooLargeError, TaskError, WorkerCrashedError
+from skate.strategies import In, NodeLabelSchedulingStrategy
 from waiting import wait_for
 
 LIMIT = 4 << 20
@@ -104,6 +107,50 @@ def test_an_error_with_a_text_of_70_megabytes_arrives(fresh_runtime: Any) -> Non
         get(f.remote(70_000_000))
     assert len(info.value.args[0]) == 70_000_000
     assert get(f.remote(0)) == 1
+
+
+class Watched(bytes):
+    """Is not printed as a whole."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("all of it is printed")
+
+
+@pytest.mark.parametrize("how", ["list", "several", "cause", "context", "group"])
+def test_an_error_with_an_argument_of_300_megabytes_arrives_and_is_not_printed_as_a_whole(
+    fresh_runtime: Any, how: str
+) -> None:
+    if how == "group" and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 has no groups")
+
+    @skate.remote(max_retries=0)
+    def f() -> None:
+        large = ValueError([Watched(300_000_000)])
+        if how == "list":
+            raise large
+        if how == "several":
+            raise KeyError(1, {2: Watched(300_000_000)})
+        if how == "group":
+            raise ExceptionGroup("both", [large, TypeError("small")])  # noqa: F821 - Python 3.11 and later
+        try:
+            raise large
+        except ValueError as error:
+            if how == "cause":
+                raise RuntimeError("with a cause") from error
+            raise RuntimeError("with a context")  # noqa: B904 - that is what is tried
+
+    with pytest.raises(TaskError) as info:
+        get(f.remote())
+    text = str(info.value)
+    assert len(text) < 40_000
+    assert "(300,000,000 bytes in all)" in text
+    if how in ("list", "several"):
+        assert f"(sent without args[{int(how == 'several')}], 286.1 MiB: an error may have 128.0 MiB)" in text
+    if how == "cause":
+        assert isinstance(info.value.__cause__, ValueError), "the cause arrives without its argument"
+    if how == "group":
+        assert [type(each).__name__ for each in info.value.exceptions] == ["ValueError", "TypeError"]
+    assert len(repr(info.value)) < 40_000
 
 
 # -- out and back ------------------------------------------------------------------------------------------------------
@@ -410,6 +457,62 @@ def test_so_does_an_actor_that_is_given_them(here: None) -> None:
 
     with pytest.raises(ActorDiedError, match="what it takes to make an actor"):
         get(Holder.remote([skate.put(None) for _ in range(REFERENCES)]).f.remote())  # type: ignore[attr-defined]
+    works()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resources": {"x" * LIMIT: 1}},
+        {"resources": {f"resource {number}": 1 for number in range(LIMIT // 20)}},
+        {"runtime_env": {"env_vars": {"X": "x" * LIMIT}}},
+        {"runtime_env": {"env_vars": {f"X{number}": "ä" * 1000 for number in range(60)}}},
+        {"name": "x" * LIMIT},
+        {"label_selector": {"zone": "x" * LIMIT}},
+        {"accelerator_type": "x" * LIMIT},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_an_option_that_is_too_large_is_an_error_where_it_is_given(here: None, options: dict[str, Any]) -> None:
+    class A:
+        pass
+
+    for kind in (echo, skate.remote(A)):
+        with pytest.raises(ValueError, match="102,400") as info:
+            kind.options(**options).remote()
+        assert type(info.value) is ValueError
+        assert next(iter(options)) in str(info.value)
+        assert len(str(info.value)) < 1000
+    works()
+
+
+def test_options_that_are_just_not_too_large_work(here: None) -> None:
+    @skate.remote
+    class A:
+        def name(self) -> str | None:
+            return skate.get_runtime_context().get_actor_name()
+
+    name = "x" * TEXT_BYTES_MAX
+    value = "ä" * (TEXT_BYTES_MAX // 2 - 1)
+    read = skate.remote(lambda: os.environ["XX"]).options(runtime_env={"env_vars": {"XX": value}}, name=name)
+    assert get(read.remote()) == value
+    actor = A.options(name=name, concurrency_groups={name: 1}).remote()
+    assert get(actor.name.remote()) == name
+    assert skate.get_actor(name) == actor
+
+
+def test_so_are_names_and_labels_elsewhere(here: None) -> None:
+    long = "x" * LIMIT
+    with pytest.raises(ValueError, match="102,400"):
+        skate.get_actor(long)
+    with pytest.raises(ValueError, match="102,400"):
+        skate.util.placement_group([{"CPU": 1}], name=long)
+    with pytest.raises(ValueError, match="102,400"):
+        NodeLabelSchedulingStrategy(hard={"zone": In(long)})
+    with pytest.raises(ValueError, match=r"1,000,000, and 100,000 are the most"):
+        skate.util.placement_group([{"CPU": 1}] * 1_000_000)
+    with pytest.raises(MessageTooLargeError, match="use shorter names"):
+        skate.util.placement_group([{long: 1}])
     works()
 
 

@@ -18,14 +18,11 @@ from pathlib import Path
 
 import pytest
 
-import netns
-from host_cluster import Driver, DriverError, HostCluster
+from host_cluster import LARGE_BYTES, Driver, DriverError, HostCluster
 from netns import Network, Unavailable
 from netns_programs import digest, noise
 from waiting import WITHIN_S, wait_for
 
-#: Larger than a message, and than a chunk.
-LARGE_BYTES = 9_000_000
 #: So large that it takes a while over a slow cable.
 SLOW_BYTES = 60_000_000
 #: Everything goes on within 5 s of healing, and a busy machine may add as much again.
@@ -37,18 +34,8 @@ LONG_CUT_S = 13.5
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    if reason := netns.reason_to_skip():
-        pytest.skip(reason)
-    with Network(hosts=4) as network:
-        yield network
-
-
-@pytest.fixture
-def cluster(network: Network, tmp_path: Path) -> Iterator[HostCluster]:
-    cluster = HostCluster(network, tmp_path)
-    yield cluster
-    cluster.end()
+def cluster(host_cluster: HostCluster) -> HostCluster:
+    return host_cluster
 
 
 @pytest.fixture(params=["plain", "tls"])
@@ -326,7 +313,8 @@ owned, pending = skate.get(owner.own.remote("small"))
     for code in ("reading.result()", "skate.get(owned)", "skate.get(pending)"):
         story.fails(code, "ObjectFetchTimedOutError")
     story.heal()
-    assert driver.do("digest(skate.get(made))", HEALED_WITHIN_S) == digest(noise(1, LARGE_BYTES))
+    large = digest(noise(1, LARGE_BYTES))
+    wait_for(lambda: driver.do("attempt(lambda: digest(skate.get(made)))") == large, HEALED_WITHIN_S, "the large one")
     wait_for(lambda: driver.do("attempt(lambda: skate.get(owned))") == "small", HEALED_WITHIN_S, "its owner to answer")
     driver.do("skate.kill(owner)")
 
@@ -357,6 +345,44 @@ again = digest_of.options(**there, max_retries=-1).remote(made)
     assert driver.do("skate.wait([again], timeout=0)[0] == []"), "it is tried again"
     story.heal()
     assert driver.do("skate.get(again)", HEALED_WITHIN_S) == digest(noise(1, LARGE_BYTES))
+
+
+def test_what_asks_for_the_path_after_the_grace_has_no_grace_of_its_own(impatient: HostCluster, tmp_path: Path) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+made = make.options(**hard).remote(1, {LARGE_BYTES})
+actor, owner = Keeper.options(**hard).remote(), Keeper.options(**hard).remote()
+owned, _ = skate.get(owner.own.remote("small"))
+skate.wait([made]), skate.get(actor.own.remote(1))
+first = actor.own.remote(2)
+second_grace = owner.hold.options(max_task_retries=1).remote({story.held("clock")})
+""")
+    story.wait_begun("clock")
+    story.cut()
+    driver.do("first = actor.own.remote(2)")
+    story.fails("skate.get(first)", "ActorUnavailableError")
+    driver.do(f"""
+patient = actor.own.options(max_task_retries=-1).remote(3)
+asked = [
+    later(lambda: skate.get(made)),
+    later(lambda: skate.get(owned)),
+    later(lambda: skate.get(actor.own.remote(4))),
+    later(lambda: skate.get(hold.options(**hard).remote({story.held("pinned")}))),
+]
+""")
+    kinds = ["ObjectFetchTimedOutError", "ObjectFetchTimedOutError", "ActorUnavailableError", "NodeUnreachableError"]
+    for index, kind in enumerate(kinds):
+        story.fails(f"asked[{index}].result()", kind)
+    assert driver.do("skate.wait([second_grace], timeout=0)[0] == []"), "its retry lets it wait until the next one"
+    told = driver.do("skate.why(patient)")
+    assert f"That is longer than partition_grace_s ({SHORT_GRACE_S:g} s), so that only what has retries" in told, told
+    story.fails("skate.get(second_grace)", "ActorUnavailableError")
+    assert driver.do("skate.wait([patient], timeout=0)[0] == []")
+    story.release("clock")
+    story.heal()
+    assert len(driver.do("[str(ref) for ref in skate.get(patient)]", HEALED_WITHIN_S)) == 2
+    assert story.runs("pinned") == 0
 
 
 def test_work_goes_on_soon_after_a_long_cut(cluster: HostCluster, tmp_path: Path) -> None:
@@ -469,6 +495,8 @@ waiting.start()
     line = driver.do("said.getvalue()")
     assert "cannot reach each other" in line or "cannot be reached" in line, line
     assert line.count("\n") == 1, line
+    assert ".." not in line, line
+    assert ". (SKATE_WAIT_NOTICE=0 switches such lines off.)" in line, line
     for name in ("task", "call"):
         story.release(name)
     story.heal()

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import platform
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import skate
 from programs import run_program
+from skate._wire.token import create_token, default_path
 from skate.cluster_utils import Cluster
 from skate.job_config import JobConfig
 from skate.runtime_env import RuntimeEnv, RuntimeEnvConfig
@@ -270,13 +275,56 @@ def test_an_address_of_ray_leads_to_the_cluster(cluster: Cluster) -> None:
     with skate.client(cluster.address).namespace("b").env({"env_vars": {"COLOUR": "blue"}}).connect() as connection:
         assert skate.get(where.remote()) == node
         assert skate.get_runtime_context().namespace == "b"
-        assert connection.python_version
+        assert (connection.python_version, connection.ray_version) == (platform.python_version(), skate.__version__)
     assert not skate.is_initialized()
     told = skate.util.connect(cluster.address, namespace="c")
     assert told["namespace"] == skate.get_runtime_context().namespace == "c"
     assert skate.get(where.remote()) == node
     skate.util.disconnect()
     assert not skate.is_initialized()
+
+
+def test_every_form_of_the_address_leads_to_a_cluster_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The token of a `Cluster` is known to its nodes alone; that in the home directory is of another cluster."""
+    for name in ("SKATE_TOKEN", "SKATE_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    create_token(default_path())
+    with Cluster(initialize_head=True) as cluster:
+        for connect in (
+            lambda: skate.init(f"ray://{cluster.address}"),
+            lambda: skate.init(f"skate://{cluster.address}"),
+            lambda: skate.init(cluster.address),
+            lambda: skate.client(cluster.address).connect(),
+            lambda: skate.client(f"ray://{cluster.address}").connect(),
+            lambda: skate.util.connect(cluster.address),
+            lambda: skate.util.connect(f"ray://localhost:{cluster.address.rpartition(':')[2]}"),
+        ):
+            connect()
+            assert [node["NodeID"] for node in skate.nodes()] == [node.node_id for node in cluster.nodes]
+            assert skate.get(skate.remote(lambda: 1).remote()) == 1
+            skate.shutdown()
+        monkeypatch.setenv("SKATE_TOKEN", "a" * 64)  # this driver says that it comes from outside, with this token
+        with pytest.raises(ConnectionError, match="token"):
+            skate.init(f"ray://{cluster.address}")
+
+
+def test_a_client_knows_the_version_that_ray_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = ModuleType("ray")
+    ray.__dict__["__version__"] = "2.9.3"
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with skate.client().connect() as connection:
+        assert connection.ray_version == connection.facts.ray_version == "2.9.3"
+    assert skate.util.connect("local")["ray_version"] == "2.9.3"
+    skate.util.disconnect()
+
+
+@pytest.mark.parametrize("address", [5, "hostonly", "", b"127.0.0.1:1"])
+def test_what_is_no_address_of_a_client_is_named(address: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"address={address!r}): it may be")):
+        skate.client(address).connect()
 
 
 def test_a_client_without_an_address_starts_a_node() -> None:

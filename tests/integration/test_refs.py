@@ -118,17 +118,40 @@ def test_a_reference_to_an_unknown_id_takes_nothing_from_one_that_arrives_later(
         runtime.table.drop([id])
 
 
-@pytest.mark.parametrize("make", [skate.ObjectRef.nil, skate.ObjectRef.from_random])
-def test_a_reference_to_nothing_is_lost_and_not_waited_for(make: Any) -> None:
-    nothing = make()
-    reason = "stands for no object" if nothing.is_nil() else "made by hand"
-    with pytest.raises(skate.exceptions.ObjectLostError, match=reason):
+def test_a_reference_to_nothing_is_lost_and_not_waited_for() -> None:
+    nothing = skate.ObjectRef.from_random()
+    with pytest.raises(skate.exceptions.ObjectLostError, match="made by hand"):
         skate.get(nothing)
     assert skate.wait([nothing], timeout=0) == ([nothing], [])
     assert skate.get(skate.put([nothing])) == [nothing]
     for argument in (nothing, [nothing]):
-        with pytest.raises(skate.exceptions.ObjectLostError):
+        with pytest.raises(skate.exceptions.ObjectLostError, match="made by hand"):
             skate.get(look.remote(argument), timeout=20)
+
+
+def test_the_nil_reference_as_an_argument_is_an_error_at_the_call() -> None:
+    nil = skate.ObjectRef.nil()
+    for call in (lambda: look.remote(nil), lambda: length.remote(nil), lambda: length.options(name="x").remote(nil)):
+        with pytest.raises(ValueError, match=r"\.remote\(\): the argument '\w+' is ObjectRef.nil\(\), which"):
+            call()
+    many = skate.remote(lambda *args, **keywords: None)
+    with pytest.raises(ValueError, match="the argument at position 2 is ObjectRef"):
+        many.remote(1, nil)
+    with pytest.raises(ValueError, match="the argument 'key' is ObjectRef"):
+        many.remote(1, key=nil)
+
+
+def test_the_value_of_the_nil_reference_is_a_value_error_wherever_it_is_asked_for() -> None:
+    nil = skate.ObjectRef.nil()
+    for ask in (lambda: skate.get(nil), lambda: skate.get([skate.put(1), nil]), lambda: nil.future().result(20)):
+        with pytest.raises(ValueError, match=r"ObjectRef.nil\(\), which stands for no object"):
+            ask()
+    assert skate.wait([nil], timeout=0) == ([nil], [])
+    assert skate.why(nil) == "It is ObjectRef.nil(), which stands for no object."
+    is_nil = skate.remote(lambda refs: (refs[0].is_nil(), refs == [skate.ObjectRef.nil()], refs))
+    assert skate.get(is_nil.remote([nil])) == (True, True, [nil])
+    with pytest.raises(ValueError, match=r"ObjectRef.nil\(\), which stands for no object"):
+        skate.get(look.remote([nil]))
 
 
 def test_as_future_is_a_future_of_the_event_loop() -> None:

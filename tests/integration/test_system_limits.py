@@ -216,6 +216,69 @@ def test_a_limit_on_processes_of_the_container_is_named(most: int) -> None:
     assert "runtime_env" not in text
 
 
+ONE_WORKER = 10
+NO_WORKER = """
+skate.init(num_cpus=2, infeasible_grace_s=1)
+
+@skate.remote
+def outer(depth):
+    return skate.get(outer.remote(depth - 1)) if depth else "nothing waits"
+
+@skate.remote
+class Caller:
+    def call(self):
+        return skate.get(double.remote(2))
+
+def told(ref, timeout=30):
+    try:
+        print(json.dumps(["", skate.get(ref, timeout=timeout)]))
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def without_worker(program: str, most: int = ONE_WORKER) -> list[tuple[str, str]]:
+    """Kind and text of each error, or an empty string and the value."""
+    with pid_group(most) as group:
+        out, _ = run(NO_WORKER + program, f"echo 0 > {group}/cgroup.procs")
+    texts = [json.loads(line) for line in out.splitlines()]
+    assert all(f"control group is {most}: {group}/pids.max" in text for kind, text in texts if kind)
+    return texts
+
+
+def test_a_task_waits_for_the_only_worker_as_long_as_the_grace_period_if_an_actor_has_it() -> None:
+    found = without_worker("""
+actor = Idle.remote()
+skate.get(actor.pid.remote(), timeout=30)
+told(double.options(num_cpus=0).remote(2), timeout=0.2)
+told(double.remote(2))
+del actor
+told(double.remote(2))
+actor = Caller.remote()
+told(actor.call.remote())
+""")
+    assert [kind for kind, _ in found] == ["GetTimeoutError", "TaskUnschedulableError", "", "TaskUnschedulableError"]
+    assert "this node can have 1 worker" in found[0][1]
+    assert "it got no worker for 1 s: this node can have 1 worker" in found[1][1]
+    assert "and an actor has it" in found[1][1]
+    assert "skate.kill" in found[1][1]
+    assert found[2][1] == 4, "the worker of an actor that has ended"
+
+
+def test_tasks_that_wait_for_tasks_and_have_all_workers_get_an_error() -> None:
+    found = without_worker("""
+told(outer.remote(0))
+told(outer.remote(1))
+""")
+    assert found[0] == ["", "nothing waits"]
+    kind, text = found[1]
+    assert kind == "TaskUnschedulableError"
+    assert "a task that waits for tasks of its own" in text
+    found = without_worker("told(outer.remote(1)); told(outer.remote(9))", most=12)
+    assert found[0] == ["", "nothing waits"]
+    assert found[1][0] == "TaskUnschedulableError"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("most", [2, 4, 5, 10])
 def test_a_limit_on_processes_of_the_user_is_named(most: int) -> None:

@@ -140,12 +140,33 @@ def test_the_version_can_be_chosen_before_ray_is_imported(off: None) -> None:
     assert importlib.import_module("ray").__version__ == "1.13.0"
 
 
-@pytest.mark.parametrize("version", ["new", "2.x", "2.60.0; rm"])
-def test_what_is_no_version_is_refused_and_changes_nothing(version: str, off: None) -> None:
-    with pytest.raises(ValueError, match="is no version of Ray"):
+@pytest.mark.parametrize("version", ["new", "2.x", "2.60.0; rm", "", 5, b"2.9.3", (2, 9)])
+def test_what_is_no_version_is_refused_and_changes_nothing(version: Any, off: None) -> None:
+    is_text = isinstance(version, str)
+    says = "that is no version of Ray; one has the form" if is_text else "it may be a text such as"
+    with pytest.raises(ValueError if is_text else TypeError) as error:
         skate.as_ray(version)
+    assert str(error.value) == f"as_ray(version={version!r}): {says} '2.60.0'."
     assert finder.active_version() == ""
     assert importlib.util.find_spec("ray") is None
+
+
+def test_a_variable_that_is_no_version_is_named(off: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(finder.VERSION_VARIABLE, "newest")
+    with pytest.raises(ValueError, match="SKATE_RAY_VERSION=newest: that is no version of Ray"):
+        skate.as_ray()
+    assert finder.active_version() == ""
+
+
+@pytest.mark.parametrize("name", ["skate.mypy_plugin", "ray.mypy_plugin"])
+def test_the_plugin_for_mypy_can_be_imported_or_says_that_mypy_is_not_there(name: str) -> None:
+    """In interpreters of their own: one that has mypy, and one that has not."""
+    program = f"import sys, skate; skate.as_ray(); {{}}import {name}; print(sys.modules[{name!r}].plugin.__name__)"
+    command = [sys.executable, "-c", program.format("")]
+    assert subprocess.run(command, check=True, timeout=50, capture_output=True, text=True).stdout == "plugin\n"
+    command[-1] = program.format("sys.path[:] = [each for each in sys.path if 'site-packages' not in each]; ")
+    done = subprocess.run(command, check=False, timeout=50, capture_output=True, text=True)
+    assert "ModuleNotFoundError: skate.mypy_plugin is a plugin for mypy, which is not installed" in done.stderr
 
 
 def test_the_metadata_of_the_distribution(ray: ModuleType) -> None:
@@ -201,6 +222,17 @@ def test_what_libraries_import_without_need_can_be_imported(name: str, ray: Modu
     assert pickle.loads(cloudpickle.dumps(found)) is found
 
 
+def test_the_inside_of_ray_that_libraries_look_at_is_there_without_an_import(ray: ModuleType) -> None:
+    assert ray._raylet.ObjectRef is skate.ObjectRef
+    assert ray._private.__name__ == "ray._private"
+    assert not hasattr(ray._raylet, "CoreWorker")
+
+
+def test_no_process_belongs_to_a_session_of_ray_train(ray: ModuleType) -> None:
+    # lightgbm_ray asks before every training.
+    assert importlib.import_module("ray.train._internal.session").get_session() is None
+
+
 def test_no_module_of_skate_hides_behind_one_that_is_absent() -> None:
     there = [name for name in absent.NAMES if importlib.util.find_spec(f"skate.{name.split('.')[1]}") is not None]
     assert there == []
@@ -214,13 +246,43 @@ def test_no_module_of_skate_hides_behind_one_that_is_absent() -> None:
         ("import ray.data.dataset", "No module named 'ray.data.dataset': .* without Ray Data"),
         ("import ray.util.state", "No module named 'ray.util.state': .* without Ray's state API. .*`skate list`"),
         ("import ray.job_submission", "`skate submit`"),
-        ("from ray import tune", "cannot import name 'tune' from 'ray'"),
-        ("from ray.data import Dataset", "cannot import name 'Dataset' from 'ray.data'"),
+        ("from ray.util import pdb", "No module named 'ray.util.pdb': .* without Ray's debugger"),
+        ("from ray.util import iter", "No module named 'ray.util.iter': .* without Ray's parallel iterators"),
+        ("from ray import get, tune", "No module named 'ray.tune': .* without Ray Tune. Instead: start a task"),
+        ("from ray.util import state", "No module named 'ray.util.state': .* without Ray's state API. .*`skate list`"),
+        ("from ray.experimental import state", "No module named 'ray.experimental.state': .* without Ray's state API"),
+        ("from ray import java_function", "cannot import name 'java_function' from 'ray': .* other languages"),
+        ("from ray.data import Dataset", "cannot import name 'Dataset' from 'ray.data': .* without Ray Data"),
+        ("from ray.train import *\nfrom ray.train import Trainer", "'Trainer' from 'ray.train': .* without Ray Train"),
+        (f"{'; '.join(f'v{i} = 1' for i in range(300))}; from ray import tune", "without Ray Tune"),
+        ("from ray.util import no_such_name", r"cannot import name 'no_such_name' from 'skate.util' \("),
     ],
 )
 def test_libraries_find_out_by_an_import_error_what_is_not_there(statement: str, text: str, ray: ModuleType) -> None:
     with pytest.raises(ImportError, match=text):
         exec(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("from skate import tune", "No module named 'skate.tune': .* without Ray Tune"),
+        ("from skate.util import state", "No module named 'skate.util.state': .* without Ray's state API"),
+        ("import skate.util; skate.util.state", "module 'skate.util' has no attribute 'state': .* Ray's state API"),
+        ("import skate; skate.data", "module 'skate' has no attribute 'data': .* without Ray Data"),
+        ("import skate; skate.no_such_name", "module 'skate' has no attribute 'no_such_name'$"),
+        ("import skate.util; skate.util.nothing", "has no attribute 'nothing'; it has ActorGroup, "),
+    ],
+)
+def test_skate_says_under_its_own_name_what_of_ray_it_has_not(statement: str, text: str, off: None) -> None:
+    with pytest.raises((ImportError, AttributeError), match=text):
+        exec(statement)
+
+
+def test_modules_that_are_asked_for_with_any_name_below_them_are_found(ray: ModuleType) -> None:
+    """An idiom of plugins: a name in the list makes `__import__` return the last module of the path."""
+    for name in ("ray", "ray.data", "ray.util"):
+        assert __import__(name, fromlist=["", "tune", "state", "no_such_name"]) is sys.modules[name]
 
 
 def test_an_absent_module_says_what_else_it_has_not(ray: ModuleType) -> None:
@@ -230,6 +292,12 @@ def test_an_absent_module_says_what_else_it_has_not(ray: ModuleType) -> None:
     with pytest.raises(AttributeError, match=r"module 'ray.data' has no attribute 'read_csv': .*without Ray Data"):
         _ = data.read_csv
     assert not hasattr(ray, "tune")
+
+
+def test_a_module_below_an_absent_one_needs_no_import_of_its_own(ray: ModuleType) -> None:
+    with pytest.raises(skate.exceptions.NotInSkateError, match=r"ray.autoscaler.sdk.request_resources is not part of"):
+        ray.autoscaler.sdk.request_resources(num_cpus=1)
+    assert not hasattr(ray.autoscaler, "node_provider")
 
 
 def test_classes_that_are_absent_can_be_named_and_subclassed(off: None) -> None:

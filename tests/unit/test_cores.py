@@ -72,7 +72,8 @@ def test_sleep_counts_and_a_taken_core_does_not() -> None:
     time.sleep(0.1)
     slept = time.perf_counter() - begin
     (timing,) = cores.correct([Timing(b"f", 1, slept)])
-    assert timing.seconds > 0.7 * slept
+    # Waking up on a busy machine is waiting for a core, which is taken off; the sleep itself is not.
+    assert 0.07 < timing.seconds <= slept
     # One core for two: about half of the time is the other's.
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})

@@ -124,6 +124,13 @@ class Books:
 # -- here first --------------------------------------------------------------------------------------------------------
 
 
+def test_a_node_whose_workers_all_are_actors_is_asked_only_if_there_is_no_other() -> None:
+    books = Books(node(HERE, full_of_actors=True), node(B, free=0))
+    assert books.demand() == {B: 1}
+    assert books.report(node(B, full_of_actors=True)) == {HERE: 1, B: 0}
+    assert books.report(node(B)) == {B: 1, HERE: 0}
+
+
 def test_a_demand_stays_here_until_it_may_leave() -> None:
     books = Books(node(HERE, free=0), node(B))
     assert books.demand(5) == {HERE: 5}

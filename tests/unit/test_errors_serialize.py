@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import skate._serialize.errors as errors_module
+from skate._serialize.error_text import LARGE, SHOWN, printable, repr_of, text_of
 from skate._serialize.errors import HOPS_MAX, pack_error, unpack_error
 from skate.exceptions import (
     GetTimeoutError,
@@ -855,3 +857,53 @@ def test_error_of_the_system_made_by_a_user_is_one() -> None:
     arrived = sent(Mine(1, 2))
     assert type(arrived) is Mine
     assert (arrived.one, str(arrived)) == (1, "1 2")
+
+
+# -- large arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_makes_its_own_text_is_asked_for_it() -> None:
+    class Own(Exception):
+        def __str__(self) -> str:
+            return f"own text of {len(self.args[0])}"
+
+    class Argument:
+        def __init__(self) -> None:
+            self.content = bytes(2 * LARGE)
+
+        def __str__(self) -> str:
+            return "own text of the argument"
+
+    assert text_of(Own(bytes(2 * LARGE))) == f"own text of {2 * LARGE}"
+    assert text_of(ValueError(Argument())) == "own text of the argument"
+
+
+@pytest.mark.parametrize("args", [(), (1,), ("x",), ("x", 2), ([b"x"],), ("x" * 2 * LARGE,)])
+def test_of_arguments_that_are_not_large_the_texts_are_pythons(args: tuple[object, ...]) -> None:
+    for kind in (ValueError, KeyError, OSError, SystemExit):
+        error = kind(*args)
+        assert (text_of(error), repr_of(error), printable(error)) == (str(error), repr(error), error)
+
+
+def test_large_arguments_are_shown_in_part() -> None:
+    for kind in (ValueError, KeyError, OSError):
+        error = kind([1, "x" * 2 * LARGE])
+        assert text_of(error).startswith("[1, 'xxx")
+        assert text_of(error).endswith(f"xxx'… ({2 * LARGE:,} characters in all)]")
+        assert repr_of(error).startswith(f"{kind.__name__}([1, 'xxx")
+        assert repr_of(error).endswith(" in all)])")
+        assert len(repr_of(error)) < 2 * SHOWN
+        twin = printable(error)
+        assert (type(twin).__name__, str(twin)) == (kind.__name__, text_of(error))
+
+
+@pytest.mark.parametrize("size", [1_000, 1_000_000])
+def test_arrays_in_arguments_and_attributes_arrive(size: int) -> None:
+    error: Any = ValueError(np.arange(size))
+    error.values = np.ones(size)
+    received = unpack_error(pack_error(error, function_name="f", pid=1))
+    assert isinstance(received, TaskError)
+    cause: Any = received.cause
+    assert cause.args[0].sum() == np.arange(size).sum()
+    assert cause.values.sum() == size
+    assert "sent without" not in str(received)

@@ -66,7 +66,8 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "node": "n1",
             "exit_code": None,
             "signal": 9,
-            "stderr_tail": ("loading", "killed"),
+            "stderr_tail": ("killed",),
+            "last_output": "loading\nkilled",
             "retries_used": 3,
             "max_retries": 3,
         },
@@ -121,12 +122,20 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
 }
 OBJECT_FACTS = {"object_id": "ab12", "task_name": "load", "reason": "the disk broke"}
-ACTOR_FACTS = {"actor_id": "ab12", "actor_name": "Learner", "reason": "its process was killed"}
+ACTOR_FACTS = {
+    "actor_id": "ab12",
+    "actor_name": "Learner",
+    "reason": "its process was killed",
+    "last_output": "one\ntwo",
+}
 for _name, _class in CLASSES.items():
     if issubclass(_class, exceptions.ObjectLostError):
         FACTS[_name] = (OBJECT_FACTS, ["ab12", "load", "the disk broke"])
     elif issubclass(_class, exceptions.ActorError):
-        FACTS[_name] = (ACTOR_FACTS, ["Learner", "its process was killed"])
+        FACTS[_name] = (
+            ACTOR_FACTS,
+            ["Learner", "its process was killed", "the last 2 lines that it printed:\n        one\n        two"],
+        )
 
 
 def same(one: Any, other: Any) -> bool:

@@ -38,6 +38,7 @@ LAYERS: list[set[str]] = [
     {"_core"},
     {
         "_alias",
+        "_bounded_text",
         "_config",
         "_error_base",
         "_error_text",
@@ -95,6 +96,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("skate._worker.driver", "skate._node.lobby"): "or finds one that it can join",
     ("skate._worker.arguments", "skate._streaming"): "the runtime hands generators of references to users",
     ("skate._worker.produce", "skate._streaming"): "so does a task that returns one",
+    ("skate.util", "skate._alias.absent"): "what Ray has and Skate has not is said in one place",
 }
 
 

@@ -6,15 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skate._core.task import Line
-from skate._node.logs import (
-    LAST_LINES_MAX,
-    LINE_BYTES_MAX,
-    LINES_BEFORE_CRASH_MAX,
-    QUEUE_LINES_MAX,
-    LastLines,
-    LogQueue,
-    Stream,
-)
+from skate._node.logs import LINE_BYTES_MAX, QUEUE_LINES_MAX, LogQueue, Stream
 
 
 def texts(lines: list[Line]) -> list[str]:
@@ -114,21 +106,6 @@ def test_a_long_line_is_cut_once_and_the_next_is_whole() -> None:
 
 def test_bytes_that_are_no_text_are_shown_as_such() -> None:
     assert texts(Stream(is_error=False).feed(b"\xff\xfe!\n")) == ["��!"]
-
-
-def test_the_last_lines_are_kept() -> None:
-    last = LastLines()
-    last.add([Line(1, "", True, str(number)) for number in range(50)])
-    assert list(last) == [str(number) for number in range(50 - LAST_LINES_MAX, 50)]
-
-
-def test_of_a_crash_the_headline_and_what_is_around_it_are_kept() -> None:
-    last = LastLines()
-    before = [f"message {number}" for number in range(30)]
-    crash = ["no newline hereFatal Python error: Aborted", *(f"frame {number}" for number in range(50))]
-    last.add([Line(1, "", True, text) for text in before + crash])
-    shown = [*before[-LINES_BEFORE_CRASH_MAX:], *crash]
-    assert list(last) == shown[:LAST_LINES_MAX]
 
 
 def test_what_does_not_fit_is_dropped_and_counted() -> None:

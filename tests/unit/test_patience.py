@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from skate._core.environment import FIRST_LOOK, NOTICE_S, notice_s
+from skate._core.environment import FIRST_LOOK, NOTICE_S, check, notice_s
 from skate._core.patience import (
     CONTROL,
     NODE,
@@ -81,3 +81,19 @@ def test_a_process_tells_once_a_minute() -> None:
 )
 def test_the_time_is_a_setting(environment: dict[str, str], seconds: float) -> None:
     assert notice_s(environment) == seconds
+
+
+@pytest.mark.parametrize(
+    ("variable", "good", "bad"),
+    [
+        ("SKATE_WAIT_NOTICE", ["", "0", "1"], ["off", "30", "no"]),
+        ("SKATE_WAIT_NOTICE_S", ["", "0.5", "30"], ["banana", "0", "-1", "inf", "nan"]),
+        ("SKATE_PARTITION_GRACE_S", ["", "0", "2.5"], ["banana", "-1", "inf", "nan"]),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_named(variable: str, good: list[str], bad: list[str]) -> None:
+    for value in good:
+        check({variable: value})
+    for value in bad:
+        with pytest.raises(ValueError, match=f"^{variable}={value}: it may be "):
+            check({variable: value})

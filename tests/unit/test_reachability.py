@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from typing import Any
@@ -20,6 +21,7 @@ from skate._core.reachability import (
     LOOK_PERIOD_S,
     PING_S,
     REACHABLE,
+    STILL_OVER_S,
     SUSPECT_S,
     SUSPECTED,
     CutPairs,
@@ -28,6 +30,7 @@ from skate._core.reachability import (
     GraceOver,
     Reachability,
     Reconnect,
+    StillOver,
     after_grace,
 )
 
@@ -70,6 +73,19 @@ def test_the_grace_is_over_again_for_as_long_as_the_cut_lasts() -> None:
     assert not nodes.is_cut(7)
     overs = [when for when, it in looked(nodes, 100.0, 135.0) if isinstance(it, GraceOver)]
     assert overs == [133.0], "another cut has a grace of its own"
+
+
+def test_what_begins_to_wait_after_the_grace_is_decided_on_soon_until_the_path_has_healed() -> None:
+    nodes = Reachability(0.0, GRACE_S)
+    nodes.watch(7, 0.0)
+    decided = [when for when, it in looked(nodes, 0.0, 70.0) if isinstance(it, (GraceOver, StillOver))]
+    assert decided[0] == GRACE_S + HEAL_S, "not within the first grace"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(decided)]
+    assert max(gaps) < STILL_OVER_S + 0.15
+    assert nodes.is_over(7)
+    nodes.heard(7, 70.0)
+    assert not nodes.is_over(7)
+    assert not [it for _, it in looked(nodes, 70.0, 102.0) if isinstance(it, (GraceOver, StillOver))]
 
 
 def test_a_node_that_is_heard_of_in_time_is_not_cut_off() -> None:

@@ -1137,6 +1137,96 @@ def test_an_actor_for_which_there_is_no_worker_is_refused_after_the_grace_period
     assert "it got no worker for 10 s: this node can have 2 workers (few files)" in refused.limit
 
 
+def test_tasks_are_refused_after_the_grace_period_if_actors_have_all_workers() -> None:
+    """A node with room for one worker keeps none for tasks."""
+    node = Node({"CPU": 4}, workers=1, workers_max=1, infeasible_grace_s=10.0, workers_max_why="few files")
+    node.demand(A)
+    want(node, X)
+    node.wait(5.0)
+    assert node.tell(LeaseReturned(A, 1)) == [given(X, 2, W1)]
+    node.demand(A)
+    (described,) = node.scheduler.describe_demands(node.now)["demands"]
+    assert described["waits_for"] == "a worker: this node can have 1 worker (few files), and an actor has it"
+    assert node.wait(9.9) == []
+    assert node.scheduler.next_deadline() == pytest.approx(node.now + 0.1)
+    (refused,) = node.wait(0.11)
+    assert isinstance(refused, ReportInfeasible)
+    assert (refused.process, refused.asked, refused.reason) == (A, {}, "")
+    assert "it got no worker for 10 s: this node can have 1 worker (few files), and an actor has it" in refused.limit
+
+
+def test_a_task_waits_for_as_long_as_other_tasks_run() -> None:
+    node = Node({"CPU": 4}, workers=2, workers_max=2, kept_for_tasks=1, infeasible_grace_s=10.0)
+    want(node, X)
+    node.demand(A)
+    assert node.demand(B) == []
+    assert node.wait(1000.0) == []
+    assert node.tell(LeaseReturned(A, 2)) == [grant(B, 3, W1)]
+
+
+def nested(node: Node) -> None:
+    """The task of A waits for one of its own, and that one for one that has no worker. B's has not begun."""
+    assert node.demand(A) == [grant(A, 1, W2)]
+    node.tell(WorkerBlocked(W2))
+    assert node.demand(W2, depth=1) == [grant(W2, 2, W1)]
+    node.tell(WorkerBlocked(W1))
+    node.demand(W1, depth=2)
+    node.demand(B)
+
+
+def test_of_tasks_that_wait_for_tasks_and_have_all_workers_the_innermost_is_refused() -> None:
+    node = Node({"CPU": 1}, workers=2, workers_max=2, infeasible_grace_s=10.0)
+    nested(node)
+    node.wait(9.0)
+    assert node.wait(0.9) == []
+    (refused,) = node.wait(0.11)
+    assert isinstance(refused, ReportInfeasible)
+    assert (refused.process, refused.reason) == (W1, "")
+    assert "a task that waits for tasks of its own" in refused.limit
+    assert node.wait(0.01) == [], "the next one is not refused before it is known what becomes of the first"
+    node.tell(WorkerUnblocked(W1))
+    node.wait(20.0)
+    assert node.tell(LeaseReturned(W2, 2)) == [grant(B, 3, W1)]
+
+
+def test_a_waiting_task_without_tasks_of_its_own_may_go_on_at_any_time() -> None:
+    """It may wait for an actor."""
+    node = Node({"CPU": 4}, workers=2, workers_max=2, infeasible_grace_s=10.0)
+    node.demand(A, 2)
+    node.tell(WorkerBlocked(W1))
+    node.tell(WorkerBlocked(W2))
+    assert node.demand(W2, depth=1) == []
+    assert node.wait(1000.0) == []
+
+
+def test_a_worker_that_cannot_leave_is_of_no_use_to_another_environment() -> None:
+    node = Node({"CPU": 4}, workers=1, workers_max=1, infeasible_grace_s=10.0)
+    node.demand(A)
+    node.tell(LeaseReturned(A, 1))
+    assert node.demand(A, env={"X": "1"}) == [AskRetire(W1)]
+    node.tell(WorkerStays(W1))
+    found: list[Command] = []
+    for _ in range(12):
+        found += node.wait(1.0)
+        if AskRetire(W1) in found:
+            node.tell(WorkerStays(W1))
+    (refused,) = [command for command in found if isinstance(command, ReportInfeasible)]
+    assert "objects that others hold" in refused.limit
+
+
+def test_a_waiting_task_is_no_hope_for_its_own_tasks_when_workers_cannot_be_started() -> None:
+    node = Node({"CPU": 1}, workers=2, workers_max=9, infeasible_grace_s=10.0)
+    nested(node)
+    found: list[Command] = []
+    for _ in range(15):
+        for _ in range(node.scheduler.statistics()["workers_starting"]):
+            found += node.tell(StartFailed((), "fork failed"))
+        found += node.wait(1.0)
+    refused = [command for command in found if isinstance(command, ReportInfeasible)]
+    assert refused[0].process == W1
+    assert "fork failed" in refused[0].reason
+
+
 def test_while_others_get_workers_an_actor_may_still_wait() -> None:
     node = Node({"CPU": 4}, workers=2, workers_max=2, kept_for_tasks=1, infeasible_grace_s=10.0, idle_worker_s=99.0)
     want(node, X)

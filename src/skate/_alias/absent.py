@@ -12,8 +12,10 @@ not get there: xgboost_ray, for one, would take an importable `ray.tune` for the
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn, cast
 
 from skate.exceptions import NotInSkateError
@@ -23,19 +25,21 @@ NAMES: dict[str, dict[str, str]] = {
     # modin calls it in its workers.
     "ray._private": {},
     "ray._private.services": {"get_node_ip_address": "skate.util:get_node_ip_address"},
+    # Hamilton asks with it what is a reference.
+    "ray._raylet": {"ObjectRef": "skate:ObjectRef", "ObjectRefGenerator": "skate:ObjectRefGenerator"},
     # For daft.
     "ray.autoscaler": {},
     "ray.autoscaler.sdk": {"request_resources": ""},
     # For modin.
     "ray.data": {"from_pandas_refs": ""},
-    # For xgboost_ray and lightgbm_ray.
+    # xgboost_ray and lightgbm_ray ask whether they were started by Ray Train.
     "ray.train": {},
     "ray.train._internal": {},
-    "ray.train._internal.session": {"get_session": ""},
+    "ray.train._internal.session": {"get_session": "skate._alias.absent:no_session"},
 }
 
-#: Parts of Ray, what they are, and what can be done instead.
-_PARTS: dict[str, tuple[str, str]] = {
+#: Modules of Ray, the part of Ray that they are, and what can be done instead.
+_MODULES: dict[str, tuple[str, str]] = {
     "ray.air": ("Ray AIR", ""),
     "ray.autoscaler": ("Ray's autoscaler", "nodes are started with `skate start`."),
     "ray.dag": ("the lazy graphs of Ray", "call .remote() where .bind() is called."),
@@ -51,17 +55,26 @@ _PARTS: dict[str, tuple[str, str]] = {
     "ray.util.collective": ("Ray's collective communication", "pass references between actors."),
     "ray.util.state": ("Ray's state API", "`skate list`, `skate status` and skate.why() tell what there is."),
     "ray.experimental.state": ("Ray's state API", "`skate list`, `skate status` and skate.why() tell what there is."),
+    "ray.util.iter": ("Ray's parallel iterators", "skate.map() runs a function over an iterable."),
+    "ray.util.spark": ("Ray's clusters on Spark", ""),
     "ray.util.tracing": ("Ray's tracing", "skate.timeline() shows every task."),
+    **dict.fromkeys(
+        ("ray.util.debugpy", "ray.util.pdb", "ray.util.rpdb"),
+        ("Ray's debugger", "call the plain function, which runs in this process."),
+    ),
     "ray.workflow": ("Ray Workflow, which Ray itself has no longer", ""),
     "ray._private": ("the inside of Ray", ""),
     "ray._raylet": ("the inside of Ray", ""),
     "ray.core": ("the inside of Ray", ""),
     "ray.internal": ("the inside of Ray", ""),
-    **dict.fromkeys(
-        ("ray.Language", "ray.cpp_function", "ray.cross_language", "ray.java_actor_class", "ray.java_function"),
-        ("other languages than Python", ""),
-    ),
+    "ray.cross_language": ("other languages than Python", ""),
 }
+#: The same for names that are no modules.
+_OTHERS = dict.fromkeys(
+    ("ray.Language", "ray.cpp_function", "ray.java_actor_class", "ray.java_function"),
+    ("other languages than Python", ""),
+)
+_PARTS = _MODULES | _OTHERS
 
 
 def reason(name: str) -> str:
@@ -70,6 +83,50 @@ def reason(name: str) -> str:
     if not what:
         return "Skate has nothing of that name."
     return f"Skate has the API of Ray Core for Python, without {what}." + (instead and f" Instead: {instead}")
+
+
+def missing(module: ModuleType, name: str, otherwise: str = "") -> Exception:
+    """The error of a module's `__getattr__`, which calls this, for a name that the module does not have.
+
+    It is an AttributeError. But in `from ray import tune` the import system would drop its text, and the error of the
+    import of `ray.tune` as well: it goes on if a name or a module is not there, and `cannot import name` is all that
+    it says in the end. So for what belongs to a part of Ray the error is raised one step earlier, as an ImportError,
+    when the import system asks whether the module has the name.
+
+    otherwise: what is said about a name that belongs to no part of Ray that we know.
+    """
+    full = ".".join(["ray", *module.__name__.split(".")[1:], name])
+    known = bool(_part_of(full)[0])
+    if known and _is_from_import(sys._getframe(2)) and not _can_be_imported(module, name):
+        seen = full if "_skate_alias" in vars(sys.modules.get("ray", module)) else f"{module.__name__}.{name}"
+        if full in _MODULES:
+            return ModuleNotFoundError(f"No module named {seen!r}: {reason(full)}", name=seen)
+        where = seen.rpartition(".")[0]
+        return ImportError(f"cannot import name {name!r} from {where!r}: {reason(full)}", name=where)
+    why = f": {reason(full)}" if known else otherwise
+    return AttributeError(f"module {module.__name__!r} has no attribute {name!r}{why}", name=name, obj=module)
+
+
+def _is_from_import(frame: FrameType) -> bool:
+    """Whether that frame is of the import system, which works on a statement `from … import …`.
+
+    `__import__("ray.data", fromlist=["anything"])` asks for the module, and must not fail.
+    """
+    if frame.f_code.co_name != "_handle_fromlist" or frame.f_back is None:
+        return False
+    from opcode import opmap
+
+    code, at = frame.f_back.f_code.co_code, frame.f_back.f_lasti
+    while code[at] == opmap["EXTENDED_ARG"]:  # before the instruction, in Python 3.10 and in code with many names
+        at += 2
+    return code[at] == opmap["IMPORT_NAME"]
+
+
+def _can_be_imported(module: ModuleType, name: str) -> bool:
+    try:
+        return importlib.util.find_spec(f"{module.__name__}.{name}") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _part_of(name: str) -> tuple[str, str]:
@@ -95,9 +152,10 @@ class _AbsentLoader:
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
 
-        def __getattr__(missing: str) -> NoReturn:  # noqa: N807 - the hook of the module
-            text = f"module {name!r} has no attribute {missing!r}: {reason(f'{name}.{missing}')}"
-            raise AttributeError(text, name=missing, obj=module)
+        def __getattr__(last: str) -> ModuleType:  # noqa: N807 - the hook of the module
+            if f"{name}.{last}" in NAMES:  # as in Ray, `ray.autoscaler.sdk` needs no import of its own
+                return importlib.import_module(f"{name}.{last}")
+            raise missing(module, last)
 
         vars(module).update(
             __doc__=f"Of {_part_of(name)[0] or 'Ray'}; Skate has it so that it can be imported.",
@@ -107,6 +165,10 @@ class _AbsentLoader:
         for each, home in NAMES[name].items():
             where, _, real = home.partition(":")
             setattr(module, each, getattr(importlib.import_module(where), real) if where else make(name, each))
+
+
+def no_session() -> None:
+    """The session of Ray Train that this process belongs to: none, as anywhere outside Ray Train."""
 
 
 def make(module: str, name: str) -> Any:

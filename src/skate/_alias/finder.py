@@ -48,7 +48,7 @@ _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.dev|\.post)\d+)*(\+[a-z0-9.]+)?")
 #: their parent, and none of its finders. There is nothing else in that directory.
 _FOR_CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child")
 #: Modules of Ray that are loaded when `ray` is first asked for them, without an import.
-_LOADED_ON_USE = frozenset({"autoscaler", "data"})
+_LOADED_ON_USE = frozenset({"_private", "_raylet", "autoscaler", "data"})
 
 
 def activate(version: str | None = None, *, module: ModuleType | None = None, default: str = RAY_VERSION) -> None:
@@ -58,9 +58,12 @@ def activate(version: str | None = None, *, module: ModuleType | None = None, de
     version that it was installed with.
     """
     global _active
-    chosen = version or os.environ.get(VERSION_VARIABLE, "")
-    if chosen and not is_release(chosen):
-        raise ValueError(f"{chosen!r} is no version of Ray; it has the form {RAY_VERSION!r}.")
+    if version is not None and not isinstance(version, str):
+        raise TypeError(f"as_ray(version={version!r}): it may be a text such as {RAY_VERSION!r}.")
+    chosen = os.environ.get(VERSION_VARIABLE, "") if version is None else version
+    if (chosen or version is not None) and not is_release(chosen):
+        said_by = f"as_ray(version={chosen!r})" if version is not None else f"{VERSION_VARIABLE}={chosen}"
+        raise ValueError(f"{said_by}: that is no version of Ray; one has the form {RAY_VERSION!r}.")
     loaded = sys.modules.get("ray")
     if loaded is not None and loaded is not module and not is_alias(loaded):
         where = getattr(loaded, "__file__", None) or "an unknown place"
@@ -209,8 +212,7 @@ def _fill(module: ModuleType, version: str) -> None:
         except AttributeError:
             if name in _LOADED_ON_USE and absent.find_spec(f"ray.{name}") is not None:
                 return importlib.import_module(f"ray.{name}")
-            text = f"module 'ray' has no attribute {name!r}: {absent.reason(f'ray.{name}')}"
-            raise AttributeError(text, name=name, obj=module) from None
+            raise absent.missing(module, name, ": Skate has nothing of that name.") from None
         names[name] = value
         return value
 

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         activate()
     except ValueError as error:
-        sys.exit(f"python -m skate.as_ray: SKATE_RAY_VERSION: {error}")
+        sys.exit(f"python -m skate.as_ray: {error}")
     if first == "-m":
         sys.argv = ["-m", *rest]
         _run(_run_module, what)

@@ -238,7 +238,7 @@ HANDLERS: dict[type, Any] = {
 
 def death_of(gone: wire.PeerGone) -> Death:
     if gone.memory is not None:
-        return Death("memory", gone.reason, gone.stderr)
+        return Death("memory", gone.reason, gone.stderr, output=gone.output)
     if gone.node_lost:
         return Death("crash", gone.reason)
     code = gone.exit_code
@@ -251,4 +251,4 @@ def death_of(gone: wire.PeerGone) -> Death:
         except ValueError:
             pass
     why = f": {gone.reason}" if gone.reason else "."
-    return Death("crash", f"its process, pid {gone.pid}, {how}{why}", gone.stderr)
+    return Death("crash", f"its process, pid {gone.pid}, {how}{why}", gone.stderr, output=gone.output)

@@ -174,6 +174,7 @@ class ActorTable:
             death.before = f"restart {actor.restarts} of it has failed. Before that, {how}."
             death.reason = f"{death.before} In the restart {death.reason}"
             death.stderr = death.stderr or before.stderr
+            death.output = death.output or before.output
         return self._bury(actor, death)
 
     def process_died(self, process: bytes, death: Death) -> list[Command]:

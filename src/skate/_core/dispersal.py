@@ -148,7 +148,7 @@ def share_out(
             chosen = choose(request, nodes.values())
             return chosen if isinstance(chosen, Nowhere) else {chosen.id: count}
     can_stay = home.can_ever_run(request)
-    if can_stay and request.preferred:  # unless another has the labels
+    if can_stay and (request.preferred or home.full_of_actors):  # unless another has the labels, or workers
         can_stay = any(node.id == here for node in order(request, nodes.values()))
     away = any(item.nodes and here not in item.nodes for item in request.inputs)
     if can_stay and not (wanted.may_leave or request.spread or away):

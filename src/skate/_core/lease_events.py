@@ -159,7 +159,7 @@ class ReportInfeasible(msgspec.Struct, frozen=True):
     asked: dict[str, float]
     total: dict[str, float]
     reason: str
-    #: Set if it is an actor, and the node can have no more workers for actors: the limit.
+    #: Set if the node can have no more workers, and none of those that it has will be free: the limit.
     limit: str = ""
 
 

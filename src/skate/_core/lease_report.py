@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from skate._core.policy_crowding import is_crowded_out
 from skate._core.resources import to_floats
 
 if TYPE_CHECKING:
@@ -11,18 +12,37 @@ if TYPE_CHECKING:
     from skate._core.scheduler import Scheduler, SchedulerConfig
 
 
-def describe_limit(config: SchedulerConfig) -> str:
-    """Why an actor gets no worker although it has all else that it needs."""
-    return (
-        f"this node can have {workers(config)}, of which tasks keep {config.kept_for_tasks:,}, and actors have all the "
-        "others."
-    )
+def describe_limit(scheduler: Scheduler, demand: Demand) -> str:
+    """Why it gets no worker although it has all else that it needs."""
+    config = scheduler.config
+    most = f"this node can have {workers(config)}"
+    if not demand.dedicated and scheduler.shared:
+        return (
+            f"{most}, and none of them will be free: each has an actor, a task that waits for tasks of its own, or "
+            "objects that others hold."
+        )
+    if config.workers_max == 1:
+        return f"{most}, and an actor has it."
+    if demand.dedicated and config.kept_for_tasks:
+        return f"{most}, of which tasks keep {config.kept_for_tasks:,}, and actors have all the others."
+    return f"{most}, and actors have all of them."
 
 
 def workers(config: SchedulerConfig) -> str:
     """How many a node can have, and why not more."""
     why = f" ({config.workers_max_why})" if config.workers_max_why else ""
     return f"{config.workers_max:,} worker{'' if config.workers_max == 1 else 's'}{why}"
+
+
+def describe_room(scheduler: Scheduler) -> str:
+    """That the node can have no more workers, or none for actors; empty if it can."""
+    config = scheduler.config
+    if len(scheduler.workers) >= config.workers_max:
+        return f"this node can have {workers(config)}, and all are in use"
+    if scheduler.actor_room() <= 0:
+        kept = f"tasks keep {config.kept_for_tasks:,}"
+        return f"this node can have {workers(config)}, of which {kept}, and actors have all the others"
+    return ""
 
 
 def waits_for(scheduler: Scheduler, demand: Demand) -> str:
@@ -32,9 +52,11 @@ def waits_for(scheduler: Scheduler, demand: Demand) -> str:
     if not scheduler.pool.fits(demand.request):
         return "resources that others hold"
     if demand.dedicated and scheduler.actor_room() <= 0:
-        return f"a worker: {describe_limit(scheduler.config).rstrip('.')}"
+        return f"a worker: {describe_limit(scheduler, demand).rstrip('.')}"
+    if not demand.dedicated and is_crowded_out(scheduler, demand):
+        return f"a worker: {describe_limit(scheduler, demand).rstrip('.')}"
     if len(scheduler.workers) >= scheduler.config.workers_max:
-        return f"one of the node's {workers(scheduler.config)}, which are all in use"
+        return f"a worker: {describe_room(scheduler)}"
     trouble = scheduler.troubles.get(demand.env)
     if trouble is not None:
         return f"a worker; the last one could not be started: {trouble.reason}"

@@ -57,6 +57,8 @@ class NodeView(msgspec.Struct, kw_only=True):
     store_used_bytes: int = 0
     #: How many more workers it can have for actors; None: it does not say.
     actor_room: int | None = None
+    #: It can have no worker for a task: it has as many as it can, and actors have them all.
+    full_of_actors: bool = False
 
     def can_ever_fit(self, needs: Amounts) -> bool:
         return self.serves and all(amount <= self.total.get(name, 0) for name, amount in needs.items())
@@ -212,6 +214,8 @@ def order(
         feasible = [node for node in feasible if node.can_ever_hold(request.inputs)] or feasible
     if residents is not None:  # it is an actor: one that has no worker for it is the last resort
         feasible = [node for node in feasible if node.actor_room != 0] or feasible
+    else:
+        feasible = [node for node in feasible if not node.full_of_actors] or feasible
     if request.spread and residents is not None:
         return sorted(feasible, key=lambda node: _as_home(node, request, residents.get(node.id, NOBODY)))
     if residents is not None and not any(is_cpu(name) for name in request.held):

@@ -7,7 +7,8 @@
 A connection that is silent may be broken while its path is good, so a suspected node is first called over another
 connection. A node that is still silent then is cut off. Within the grace nothing is lost and nothing is repeated: all
 that was said waits in journals (`journal.py`) until the path heals. After the grace those who wait are told, and again
-after each further grace for as long as the cut lasts.
+after each further grace for as long as the cut lasts. What begins to wait after the first grace has none of its own: it
+is told within STILL_OVER_S, unless it has retries, each of which is worth a grace.
 
 The owner of a task decides alone what becomes of it (`after_grace`), and needs no agreement with the other side: what
 it gives up it never accepts a result of, and its order to end the worker reaches the other node after healing.
@@ -32,6 +33,8 @@ CUT_S = 4.0
 #: What a path that has healed takes to be heard of, at most: another connection, and a Ping over it. A cut is given
 #: this much more than the grace, so that one which heals at its very end loses nothing.
 HEAL_S = 3.0
+#: Once the first grace is over, what has begun to wait since is decided on this often.
+STILL_OVER_S = 1.0
 #: The caller looks at least this often; a gap of more than twice this time means that the caller itself stood still.
 LOOK_PERIOD_S = 0.5
 
@@ -68,7 +71,14 @@ class GraceOver(msgspec.Struct, frozen=True):
     cut_s: float
 
 
-Command = Reconnect | DeclareCut | DeclareHealed | GraceOver
+class StillOver(msgspec.Struct, frozen=True):
+    """The grace was over before: decide on what waits for that node and has no retries left."""
+
+    node: int
+    cut_s: float
+
+
+Command = Reconnect | DeclareCut | DeclareHealed | GraceOver | StillOver
 
 
 class _Watched(msgspec.Struct):
@@ -78,6 +88,9 @@ class _Watched(msgspec.Struct):
     #: When the present grace is over.
     over_at: float
     is_cut: bool = False
+    #: The first grace of this cut is over, and when that is said next.
+    is_over: bool = False
+    still_over_at: float = 0.0
 
 
 class Reachability:
@@ -103,7 +116,7 @@ class Reachability:
         was_cut, cut_s = watched.is_cut, now - watched.heard_at
         watched.heard_at = watched.tried_at = now
         watched.over_at = now + self.grace_s + HEAL_S
-        watched.is_cut = False
+        watched.is_cut = watched.is_over = False
         return [DeclareHealed(node, cut_s)] if was_cut else []
 
     def look(self, now: float) -> list[Command]:
@@ -116,6 +129,7 @@ class Reachability:
                 watched.heard_at += frozen_s
                 watched.tried_at += frozen_s
                 watched.over_at += frozen_s
+                watched.still_over_at += frozen_s
             if now - watched.tried_at >= SUSPECT_S:
                 watched.tried_at = now
                 commands.append(Reconnect(node))
@@ -123,8 +137,13 @@ class Reachability:
                 watched.is_cut = True
                 commands.append(DeclareCut(node))
             if watched.is_cut and now >= watched.over_at:
+                watched.is_over = True
                 watched.over_at = now + self.grace_s
+                watched.still_over_at = now + STILL_OVER_S
                 commands.append(GraceOver(node, now - watched.heard_at))
+            elif watched.is_over and now >= watched.still_over_at:
+                watched.still_over_at = now + STILL_OVER_S
+                commands.append(StillOver(node, now - watched.heard_at))
         return commands
 
     def state(self, node: int, now: float) -> str:
@@ -137,6 +156,11 @@ class Reachability:
         watched = self._nodes.get(node)
         return watched is not None and watched.is_cut
 
+    def is_over(self, node: int) -> bool:
+        """Whether the node was not reached for longer than the grace."""
+        watched = self._nodes.get(node)
+        return watched is not None and watched.is_over
+
     def cuts(self, now: float) -> dict[int, float]:
         """The nodes that cannot be reached, and for how long they were not."""
         return {node: now - watched.heard_at for node, watched in self._nodes.items() if watched.is_cut}
@@ -145,6 +169,7 @@ class Reachability:
         for watched in self._nodes.values():
             assert watched.heard_at <= watched.tried_at
             assert watched.over_at <= watched.heard_at + self.grace_s + HEAL_S + 1e-6 or watched.is_cut
+            assert watched.is_cut or not watched.is_over
 
 
 class CutPairs:

@@ -51,6 +51,7 @@ from skate._core.lease_events import (
     WorkerUnblocked,
 )
 from skate._core.lease_report import describe_demands, describe_limit, statistics
+from skate._core.policy_crowding import crowded_out_at, is_full, stuck_tasks
 from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S, Class, Demand, Lease, Shares, Turns
 from skate._core.resources import GROUP, Allocation, Amounts, ResourcePool, group_of, is_gpu, to_floats, to_units
 
@@ -108,7 +109,7 @@ class Worker(msgspec.Struct):
     #: and may hold memory of them.
     gpus: tuple[int, ...] = ()
     #: When it was last asked to leave and could not.
-    stayed_at: float = -ASK_AGAIN_S
+    stayed_at: float = -math.inf
 
     @property
     def is_shared(self) -> bool:
@@ -143,7 +144,9 @@ class Scheduler:
         self._last_turn = 0
         self._deadline: float | None = None
         #: When an actor last got a worker.
-        self._actor_granted_at = -math.inf
+        self.actor_granted_at = -math.inf
+        #: When a worker last changed hands, or its task began or ceased to wait.
+        self.moved_at = -math.inf
         self.granted = 0
         self.reclaimed = 0
 
@@ -198,10 +201,14 @@ class Scheduler:
         """
         self.troubles[env].retry_at = now + START_RETRY_S
         total = to_floats(self.pool.total)
-        workers = [worker for worker in self.shared.values() if worker.env == env]
+        stuck = stuck_tasks(self) if now >= self.moved_at + self.config.infeasible_grace_s else set()
+        workers = [worker for worker in self.shared.values() if worker.env == env and worker.id not in stuck]
         plain = {worker.program for worker in workers if not worker.gpus}
         hopes = {False: plain, True: (plain & {b""}) | {worker.program for worker in workers if worker.gpus}}
-        for demand in [d for d in self.demands.values() if d.env == env and d.waiting_since <= started_at]:
+        refused = [d for d in self.demands.values() if d.env == env and d.waiting_since <= started_at]
+        if stuck:  # what waits for the deepest goes on with their error
+            refused = [d for d in refused if d.depth == max(d.depth for d in refused)]
+        for demand in refused:
             if not hopes[any(map(is_gpu, demand.request))].isdisjoint({b"", demand.program}):
                 continue
             del self.demands[demand.cls]
@@ -228,7 +235,7 @@ class Scheduler:
         self.shared.pop(process, None)
         if worker is not None:
             if worker.lease is not None:
-                self._end_lease(worker.lease)
+                self._end_lease(worker.lease, now)
             elif worker.state == "idle":
                 self._not_idle(worker)
         for lease in self.lent.values():
@@ -283,7 +290,7 @@ class Scheduler:
         if lease is None or lease.owner != event.process:
             return
         worker = self.workers[lease.worker]
-        self._end_lease(lease)
+        self._end_lease(lease, now)
         if worker.state == "leased":
             self._make_idle(worker, now)
         # Who has just had a worker goes to the end of the queue.
@@ -292,7 +299,8 @@ class Scheduler:
             demand.turn = self._next_turn()
             demand.waiting_since = now
 
-    def _end_lease(self, lease: Lease) -> None:
+    def _end_lease(self, lease: Lease, now: float) -> None:
+        self.moved_at = now
         del self.leases[lease.number]
         self.lent.pop(lease.number, None)
         worker = self.workers.get(lease.worker)
@@ -318,6 +326,7 @@ class Scheduler:
         lease = self._lease_of(event.worker)
         if lease is not None and not lease.blocked:
             lease.blocked = True
+            self.moved_at = now
             self.pool.give_back_cpus(lease.allocation)
             self.shares.count_running(lease, -1)
 
@@ -325,6 +334,7 @@ class Scheduler:
         lease = self._lease_of(event.worker)
         if lease is not None and lease.blocked:
             lease.blocked = False
+            self.moved_at = now
             self.pool.take_cpus_again(lease.allocation)
             self.shares.count_running(lease, 1)
 
@@ -339,8 +349,9 @@ class Scheduler:
         if worker.state == "idle":
             self._not_idle(worker)
         elif worker.lease is not None and worker.lease.dedicated:
-            self._end_lease(worker.lease)  # what it was wanted for is over; only what it owns is still of use
+            self._end_lease(worker.lease, now)  # what it was wanted for is over; only what it owns is still of use
         worker.state = "retiring"
+        self.moved_at = now
         self.shared.pop(event.worker, None)
 
     def _on_worker_stays(self, event: WorkerStays, now: float, commands: list[Command]) -> None:
@@ -393,9 +404,9 @@ class Scheduler:
     def _refuse_infeasible(self, now: float, commands: list[Command]) -> None:
         grace_s = self.config.infeasible_grace_s
         for demand in list(self.demands.values()):
-            if now >= self._crowded_out_at(demand):
+            if now >= crowded_out_at(self, demand):
                 del self.demands[demand.cls]
-                limit = f"it got no worker for {grace_s:g} s: {describe_limit(self.config)}"
+                limit = f"it got no worker for {grace_s:g} s: {describe_limit(self, demand)}"
                 commands.append(ReportInfeasible(demand.process, demand.key, {}, {}, "", limit))
             elif group_of(demand.needs):
                 continue  # the group may be reserved at any time, or be removed
@@ -407,12 +418,6 @@ class Scheduler:
     def actor_room(self) -> int:
         """How many more workers actors can have."""
         return self.config.workers_max - self.config.kept_for_tasks - (len(self.workers) - len(self.shared))
-
-    def _crowded_out_at(self, demand: Demand) -> float:
-        """When an actor is refused for whom there is no worker, unless others end: not while any still get theirs."""
-        if not demand.dedicated or not demand.feasible or self.actor_room() > 0 or not self.pool.fits(demand.request):
-            return math.inf
-        return max(demand.waiting_since, self._actor_granted_at) + self.config.infeasible_grace_s
 
     def _grant(self, now: float, free: ResourcePool, wanted: dict[Env, int], commands: list[Command]) -> list[Demand]:
         """Grant all that fits; return what did not. `free` is what is left then, `wanted` the missing workers."""
@@ -470,6 +475,7 @@ class Scheduler:
                 self._ask_to_leave(worker, now, commands)
 
     def _grant_one(self, demand: Demand, worker: Worker, allocation: Allocation, now: float) -> GrantLease:
+        self.moved_at = now
         self._not_idle(worker)
         worker.state = "leased"
         worker.program = demand.program
@@ -491,7 +497,7 @@ class Scheduler:
         worker.lease = self.leases[lease.number] = lease
         if demand.dedicated:
             del self.shared[worker.id]
-            self._actor_granted_at = now
+            self.actor_granted_at = now
         else:
             self.lent[lease.number] = lease
         self.shares.count_held(lease, 1)
@@ -608,8 +614,8 @@ class Scheduler:
             times += [worker.stayed_at + ASK_AGAIN_S for idle in self.idle.values() for worker in idle]
         times += [worker.since + config.idle_worker_s for worker in self._not_kept()]
         times += [worker.since + ASK_GRACE_S for worker in self.shared.values() if worker.state == "asked"]
-        if self.actor_room() <= 0:
-            times += [self._crowded_out_at(demand) for demand in self.demands.values() if demand.dedicated]
+        if self.actor_room() <= 0 or is_full(self):
+            times += [crowded_out_at(self, demand) for demand in self.demands.values()]
         return min((time for time in times if now < time), default=None)
 
     # -- looking inside -------------------------------------------------------------------------------------------

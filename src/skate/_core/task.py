@@ -177,6 +177,8 @@ class Death(msgspec.Struct, array_like=True, gc=False):
     total: dict[str, float] = {}
     #: If it was a restart that failed: which one, and how the life before it had ended.
     before: str = ""
+    #: What its process printed last, to stdout and stderr.
+    output: str = ""
 
 
 class Result(msgspec.Struct, array_like=True, gc=False):

@@ -81,6 +81,7 @@ class Actors:
     def on_granted(self, command: leases.GrantLease) -> None:
         actor, pid = command.process, self._daemon.pids[command.worker]
         self._found(actor)
+        self._daemon.output.begin_actor(self._daemon.processes[command.worker])
         if self.service is not None:
             self.service.granted(actor, command.worker, pid)
         else:

@@ -36,7 +36,9 @@ from skate._control.mailboxes import Mailboxes
 from skate._core import lease_events as leases
 from skate._core.actors import ended_with_node
 from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
+from skate._core.last_output import LastOutput
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
+from skate._core.policy_crowding import has_no_worker_for_tasks
 from skate._core.resources import marks_of_node, to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
@@ -48,7 +50,7 @@ from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
 from skate._node.lease_commands import LeaseCommands
 from skate._node.lobby import Lobby, complain, lobby_name
-from skate._node.logs import LastLines, Stream
+from skate._node.logs import Stream
 from skate._node.memory_watch import MemoryWatch
 from skate._node.output import Output
 from skate._node.oversize import on_refusal, on_unsent
@@ -96,7 +98,8 @@ class Process:
         self.pidfd = -1
         #: What a worker prints.
         self.streams: list[Stream] = []
-        self.last_lines = LastLines()
+        #: None: it has printed nothing.
+        self.last_output: LastOutput | None = None
         self.partial_timer: Timer | None = None
         #: That it works for.
         self.job = NO_JOB
@@ -519,16 +522,17 @@ class Daemon:
         self.store.clear_slot(worker.slot)
         self.store.process_died(process.id, time.monotonic())
         self._remove(process)
+        said = process.last_output or LastOutput()
         gone = wire.PeerGone(
-            process.id, worker.pid, worker.exit_code, running, list(process.last_lines), worker.kill_reason
+            process.id, worker.pid, worker.exit_code, running, said.stderr(), worker.kill_reason, output=said.text()
         )
         self.memory_watch.explain(gone)
         self._tell_of_death(process, gone)
         if process.ready:
             self.post(leases.ProcessDied(process.id))
         elif not worker.lost_with_zygote:
-            said = "".join(f" | {line}" for line in process.last_lines)
-            self.post(leases.StartFailed(worker.env, worker.describe_end() + said))
+            why = "".join(f" | {line}" for line in gone.stderr)
+            self.post(leases.StartFailed(worker.env, worker.describe_end() + why))
 
     def _hear_out(self, process: Process) -> None:
         """What a worker has said comes before what others did upon it, or its death; not if it was not even ready."""
@@ -611,6 +615,7 @@ class Daemon:
             store_bytes=self.config.object_store_memory,
             store_used_bytes=self.store.used_bytes,
             actor_room=max(0, self.scheduler.actor_room()),
+            full_of_actors=has_no_worker_for_tasks(self.scheduler),
         )
 
     def capacity(self) -> dict[str, float]:

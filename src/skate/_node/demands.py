@@ -228,13 +228,17 @@ class Demands:
             return views
         return near if any(view.can_ever_run(request) for view in near.values()) else views
 
-    def on_unreachable(self, node_id: bytes, reason: str) -> None:
-        """That node could not be reached for too long: what only it could serve is refused."""
+    def on_unreachable(self, node_id: bytes, reason: str, *, again: bool) -> None:
+        """That node could not be reached for too long: what only it could serve is refused.
+
+        again: that was so before. What has been asked for since is refused; the owner knows which that is.
+        """
         for cls in [cls for cls, wanted in self._dispersal.wanted.items() if wanted.asked.get(node_id)]:
             process_id, key = cls
             wanted = self._dispersal.wanted[cls]
-            self._carry_out(cls, self._dispersal.demand(cls, wanted.request, 0, {}))
-            self._daemon.send(process_id, wire.LeaseInfeasible(key, {}, {}, unreachable=reason))
+            if not again:
+                self._carry_out(cls, self._dispersal.demand(cls, wanted.request, 0, {}))
+            self._daemon.send(process_id, wire.LeaseInfeasible(key, {}, {}, unreachable=reason, again=again))
 
     def _carry_out(self, cls: Class, changes: Changes) -> None:
         process_id, _key = cls

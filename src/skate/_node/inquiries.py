@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from skate._core.lease_report import describe_room
 from skate._core.placement import NodeView
 from skate._core.resources import Amounts, to_floats
 from skate._node.memory_monitor import resident_bytes
@@ -58,6 +59,7 @@ class Inquiries:
             "nodes": self.nodes,
             "workers": self.workers,
             "demands": self.demands,
+            "room": lambda: describe_room(daemon.scheduler),
             "actors": lambda: daemon.actors.service.describe() if daemon.actors.service is not None else [],
             "functions": lambda: daemon.commons.functions.describe() if daemon.commons is not None else [],
             "groups": lambda: daemon.groups.service.describe() if daemon.groups.service is not None else [],

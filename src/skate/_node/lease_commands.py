@@ -77,9 +77,10 @@ class LeaseCommands:
             self._daemon.actors.on_infeasible(command)
             return
         self._daemon.demands.forget(command.process, command.key)
-        self._daemon.send(
-            command.process, wire.LeaseInfeasible(command.key, command.asked, command.total, command.reason)
+        infeasible = wire.LeaseInfeasible(
+            command.key, command.asked, command.total, command.reason, limit=command.limit
         )
+        self._daemon.send(command.process, infeasible)
 
 
 COMMANDS: dict[type, Any] = {

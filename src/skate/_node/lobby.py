@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 import time
@@ -30,6 +31,8 @@ GREETING_S = 10.0
 #: any user of the machine could make others wait.
 OPENS_S = 1.0
 LOOK_S = 0.01
+#: A node is given at least this long to greet, however many before it are silent.
+SPEAKS_S = 0.1
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 _complaints = Complaints()
@@ -158,6 +161,41 @@ def doors_that_open(names: Iterable[str], patience_s: float | None = None) -> It
             else:
                 full.remove(name)
                 yield sock
+
+
+def doors_that_greet(names: Iterable[str]) -> Iterator[socket.socket]:
+    """Those of them behind which a node has said something, in order.
+
+    A node that is stopped says nothing. Such nodes are waited for together: for OPENS_S before the nodes behind them
+    are asked, and at last, if no other has let us in, for GREETING_S.
+    """
+    silent: list[socket.socket] = []
+    patience_s = OPENS_S
+    try:
+        for sock in doors_that_open(names):
+            begin = time.monotonic()
+            if _has_spoken([sock], max(patience_s, SPEAKS_S)):
+                yield sock
+            else:
+                silent.append(sock)
+            patience_s -= time.monotonic() - begin
+        give_up_at = time.monotonic() + GREETING_S
+        while silent and (left_s := give_up_at - time.monotonic()) > 0:
+            for sock in _has_spoken(silent, left_s):
+                silent.remove(sock)
+                yield sock
+    finally:
+        for sock in silent:
+            sock.close()
+
+
+def _has_spoken(socks: Iterable[socket.socket], timeout_s: float) -> list[socket.socket]:
+    """Those of them from which something can be read; as soon as there is one."""
+    poll = select.poll()  # descriptors may have high numbers
+    by_number = {sock.fileno(): sock for sock in socks}
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poll.poll(timeout_s * 1000)]
 
 
 def _connect(name: str) -> socket.socket:

@@ -18,7 +18,6 @@ beyond QUEUE_LINES_MAX are dropped and their number is said instead. A program t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from skate._core.task import Line
 from skate._wire.messages import Logs
@@ -31,10 +30,6 @@ LINE_BYTES_MAX = 16 << 10
 QUEUE_LINES_MAX = 20_000
 #: Lines in one message.
 MESSAGE_LINES_MAX = 1_000
-#: Last lines of stderr that are kept of each worker, to say what it died of.
-LAST_LINES_MAX = 20
-#: Those of them that may come before the headline of a crash.
-LINES_BEFORE_CRASH_MAX = 8
 #: Text without a newline (a prompt, a progress bar) is shown when nothing has followed it for this time.
 PARTIAL_LINE_S = 0.15
 
@@ -120,33 +115,6 @@ def _decode(text: bytes) -> str:
     if len(text) > LINE_BYTES_MAX:
         decoded += f" … (cut here: the line is longer than {LINE_BYTES_MAX} bytes)"
     return decoded
-
-
-class LastLines:
-    """What a worker wrote to stderr last, to say what it died of.
-
-    When the interpreter itself crashed, that is what was written before, the headline of the crash, and what follows
-    it: the innermost frames, which are the user's, stand at the top there, and ours, at the bottom, help nobody.
-    """
-
-    HEADLINE = "Fatal Python error:"
-
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=LAST_LINES_MAX)
-        self._crashed = False
-
-    def add(self, lines: list[Line]) -> None:
-        for line in lines:
-            # Not only at the beginning: native code may have ended without a newline.
-            if self.HEADLINE in line.text and not self._crashed:
-                self._crashed = True
-                while len(self._lines) > LINES_BEFORE_CRASH_MAX:
-                    self._lines.popleft()
-            if not self._crashed or len(self._lines) < LAST_LINES_MAX:
-                self._lines.append(line.text)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._lines)
 
 
 class LogQueue:

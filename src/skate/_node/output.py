@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from skate._core.ids import node_of
+from skate._core.last_output import LastOutput
 from skate._core.task import Line
 from skate._node.logs import PARTIAL_LINE_S, LogQueue, Stream
 
@@ -75,8 +76,9 @@ class Output:
     def _show(self, process: Process, stream: Stream, lines: list[Line]) -> None:
         if not lines:
             return
-        if stream.is_error:
-            process.last_lines.add(lines)
+        if process.last_output is None:
+            process.last_output = LastOutput()
+        process.last_output.add(lines, is_error=stream.is_error)
         job = process.job
         for driver, queue in self._listeners:
             # What belongs to a driver that is gone, or to none yet, is shown to all.
@@ -102,6 +104,11 @@ class Output:
                 left -= len(data)
                 self._show(process, stream, stream.feed(data))
             self._show(process, stream, stream.flush())
+
+    def begin_actor(self, process: Process) -> None:
+        """The worker becomes an actor: what tasks have printed there before is not the last output of the actor."""
+        self.drain(process)
+        process.last_output = None
 
     # -- drivers ------------------------------------------------------------------------------------------------------
 

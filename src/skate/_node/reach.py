@@ -4,7 +4,7 @@
                    ◀──Pong──
     cut off ──▶ control service (Unreached), transfers (other sources), demands (other nodes)
     healed  ──▶ the same, and the channels of processes get new connections at once
-    grace over ──▶ processes (Unreachable): what may be retried is, the rest fails
+    grace over ──▶ processes (Unreachable): what may be retried is, the rest fails; so does what asks for the path later
 
 Owns:      the heartbeats on links, and the state of each node (`_core/reachability.py`, which decides).
 Knows not: tasks, calls and objects.
@@ -88,22 +88,25 @@ class Reach:
                     self._neighbours.transfers.on_healed(node)
                     self._daemon.demands.on_news()
                 case core.GraceOver(node, cut_s):
+                    names = self._names(node)
+                    log.warning("%s have not reached each other for %.1f s: waits for that are given up.", names, cut_s)
                     self._on_grace_over(node, cut_s)
+                case core.StillOver(node, cut_s):
+                    self._on_grace_over(node, cut_s, again=True)
 
-    def _on_grace_over(self, node: int, cut_s: float) -> None:
+    def _on_grace_over(self, node: int, cut_s: float, *, again: bool = False) -> None:
         member = self._neighbours.members.get(node)
         if member is None:
             return
         names = self._names(node)
-        log.warning("%s have not reached each other for %.1f s: what waits for that is given up.", names, cut_s)
         reason = (
             f"{names} have not reached each other for {cut_s:.1f} s, which is longer than partition_grace_s "
             f"({self._nodes.grace_s:g} s). Check the network between the two."
         )
-        # What waits for a lease there goes first: what is sent again because of the message waits for the next grace.
-        self._daemon.demands.on_unreachable(member.view.id, reason)
-        self._neighbours.transfers.on_unreachable(node, reason)
-        message = wire.Unreachable(node, reason)
+        # What waits for a lease there goes first: what is sent again because of the message waits for the next one.
+        self._daemon.demands.on_unreachable(member.view.id, reason, again=again)
+        self._neighbours.transfers.on_unreachable(node, reason, again=again)
+        message = wire.Unreachable(node, reason, again)
         for process in list(self._daemon.processes.values()):
             if process.ready:
                 process.channel.send(message)
@@ -117,10 +120,13 @@ class Reach:
     def describe_cut(self, node: int) -> str:
         cut_s = self._nodes.cuts(time.monotonic()).get(node, 0.0)
         control = "the first reaches" if self._neighbours.control_silence() is None else "the first cannot reach"
+        setting = f"partition_grace_s ({self._nodes.grace_s:g} s)"
+        grace = f"What needs that path waits until it heals, or until {setting} is over."
+        if self._nodes.is_over(node):
+            grace = f"That is longer than {setting}, so that only what has retries left waits for that path."
         return (
             f"{self._names(node)} cannot reach each other: nothing has come through for {cut_s:.1f} s. "
-            f"{control.capitalize()} the control service. What needs that path waits until it heals, or until "
-            f"partition_grace_s ({self._nodes.grace_s:g} s) is over."
+            f"{control.capitalize()} the control service. {grace}"
         )
 
     def describe(self) -> dict[int, str]:

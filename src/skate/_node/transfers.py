@@ -602,16 +602,25 @@ class Transfers:
                 timer.cancel()
                 self._locate(object)
 
-    def on_unreachable(self, node: int, reason: str) -> None:
-        """The node could not be reached for too long: processes that wait for what only that node has are told."""
-        member = self._neighbours.members.get(node)
-        if member is not None:
-            self._out_of_reach = reason
-            self._do(self._pulls.grace_over(member.view.id))
+    def on_unreachable(self, node: int, reason: str, *, again: bool) -> None:
+        """The node could not be reached for too long: processes that wait for what only that node has are told.
 
-    def _fail_pins(self, object: bytes) -> None:
+        again: those were told that waited when the grace was over. It is the turn of those that have asked since, but
+        for tasks, whose arguments are waited for until the next grace is over.
+        """
+        member = self._neighbours.members.get(node)
+        if member is None:
+            return
+        self._out_of_reach = reason
+        if not again:
+            self._do(self._pulls.grace_over(member.view.id))
+            return
+        for object in self._pulls.beyond(member.view.id):
+            self._fail_pins(object, only_impatient=True)
+
+    def _fail_pins(self, object: bytes, *, only_impatient: bool = False) -> None:
         for key, (message, missing) in list(self._pins.items()):
-            if object in missing:
+            if object in missing and not (only_impatient and message.is_patient):
                 self._end_pin(key)
                 self._daemon.send(key[0], wire.FetchFailed(message.request, object, self._out_of_reach))
 

@@ -28,7 +28,7 @@ _PLAIN_METACLASSES = (type, abc.ABCMeta)
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
-        if kind is _Cached and not _can_be_imported(value):
+        if kind is _Cached and not can_be_imported(value):
             return _cache_again, (value.__wrapped__, value.cache_parameters())
         reduced = super().reducer_override(value)
         if (
@@ -54,7 +54,8 @@ def _is_named(cls: type) -> bool:
     return NamedTuple in vars(cls).get("__orig_bases__", ())
 
 
-def _can_be_imported(function: Any) -> bool:
+def can_be_imported(function: Any) -> bool:
+    """Whether a function or class is sent by its name: the other end imports it."""
     name = function.__module__
     if name == "__main__" or name in cloudpickle.list_registry_pickle_by_value():
         return False

@@ -21,6 +21,7 @@ Invariants, kept by tests/unit/test_errors_serialize.py:
 - each unpack_error gives a new instance, so that errors raised by several get() do not share one growing traceback.
 - nothing that would end the receiver arrives as itself: SystemExit in a task is a TaskError and no SystemExit.
 - errors of the system (a SkateError that is no TaskError) arrive as themselves, with a note of where they passed.
+- large arguments of an error are in its text in part (`error_text.py`): they are not printed as a whole.
 - a long text, which is in the message, the traceback, the repr() and the pickle of an error, travels once.
 - a record is not larger than `limits.error`: of an error that would be, the largest parts stay behind, and it says so.
 """
@@ -38,9 +39,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from skate import exceptions
+from skate._bounded_text import bounded_repr, cut
 from skate._error_text import size as size_text
 from skate._message_limits import limits
 from skate._serialize.code import CodePickler
+from skate._serialize.error_text import printable, repr_of, text_of
 from skate.exceptions import SkateError, TaskError
 
 # --- the record: what travels ----------------------------------------------------------------------------------------
@@ -160,12 +163,14 @@ def _describe(error: BaseException, above: frozenset[int]) -> _Record:
     notes = attributes.get("__notes__")
     parts: dict[str, bytes | None] = {}
     arguments: tuple[bytes | str, ...] = ()
+    too_large: dict[str, int] = {}
     whole = _pickle_whole(error, above)
     if whole is None:
-        arguments = tuple(_loadable(each, above) or _attempt(repr, each) or "?" for each in fields.pop("args", ()))
-        parts = {name: _loadable(value, above) for name, value in {**attributes, **fields}.items()}
-    text = _attempt(str, error) or ""
-    representation = _attempt(repr, error) or f"<{kind.__name__}>"
+        given = enumerate(fields.pop("args", ()))
+        arguments = tuple(_loadable(each, above, f"args[{at}]", too_large) or _shown(each) for at, each in given)
+        parts = {name: _loadable(value, above, name, too_large) for name, value in {**attributes, **fields}.items()}
+    text = _attempt(text_of, error) or ""
+    representation = _attempt(repr_of, error) or f"<{kind.__name__}>"
     if len(representation) > CUT_TEXT and text not in representation:
         representation = _cut(representation)  # the same text in another spelling would travel a second time
     classes = (_loadable(base, above) for base in kind.__mro__ if issubclass(base, BaseException))
@@ -179,11 +184,12 @@ def _describe(error: BaseException, above: frozenset[int]) -> _Record:
         whole=whole,
         bases=tuple(data for data in classes if data),
         parts={name: data for name, data in parts.items() if data},
-        missing=tuple(name for name, data in parts.items() if not data),
+        missing=tuple(name for name, data in parts.items() if not data and name not in too_large),
         arguments=arguments,
         hops=(),
         hops_dropped=0,
         notes=tuple(map(str, notes)) if isinstance(notes, list) else None,
+        left_behind=tuple(f"{name}, {size_text(size)}" for name, size in too_large.items()),
     )
 
 
@@ -203,8 +209,8 @@ def _reduced(record: _Record, error: BaseException) -> _Record:
     for position, argument in enumerate(arguments):
         if len(argument) > room:
             left_behind.append(f"args[{position}], {size_text(len(argument))}")
-            given = _attempt(lambda position=position: repr(error.args[position]))
-            arguments[position] = _cut(given or "?")
+            given = _attempt(lambda position=position: _shown(error.args[position]))
+            arguments[position] = given or "?"
         else:
             room -= len(argument)
     parts: dict[str, bytes] = {}
@@ -231,15 +237,17 @@ def _in_parts(record: _Record, error: BaseException) -> tuple[dict[str, bytes | 
     cause = error.__dict__["_skate_cause"] if isinstance(error, _Received) else error
     above = frozenset({id(cause)})
     attributes, fields = _state_of(cause)
-    arguments = [_loadable(each, above) or _attempt(repr, each) or "?" for each in fields.pop("args", ())]
+    arguments = [_loadable(each, above) or _shown(each) for each in fields.pop("args", ())]
     return {name: _loadable(value, above) for name, value in {**attributes, **fields}.items()}, arguments
 
 
 def _cut(text: str) -> str:
-    if len(text) <= CUT_TEXT:
-        return text
-    half = CUT_TEXT // 2
-    return f"{text[:half]} … ({len(text):,} characters in all) … {text[-half:]}"
+    return cut(text, CUT_TEXT)
+
+
+def _shown(value: object) -> str:
+    """Of an argument that cannot be sent."""
+    return _attempt(bounded_repr, value, CUT_TEXT) or "?"
 
 
 def _pickle_whole(error: BaseException, above: frozenset[int]) -> bytes | None:
@@ -249,24 +257,38 @@ def _pickle_whole(error: BaseException, above: frozenset[int]) -> bytes | None:
     of a group) described on their own, so that one of them that cannot be sent does not spoil the rest.
     """
     for pickler in (_AsTheClassWants, _ByParts, _ByPartsAlone):
-        data: bytes | None = _attempt(_dumps, error, pickler, error, above)
-        if data is not None and isinstance(_attempt(pickle.loads, data), BaseException):
+        data = _attempt(_dumps, error, pickler, error, above)
+        if isinstance(data, bytes) and isinstance(_attempt(pickle.loads, data), BaseException):
             return data
     return None
 
 
-def _loadable(value: object, above: frozenset[int]) -> bytes | None:
-    """The value pickled, if it can be loaded again."""
-    data: bytes | None = _attempt(_dumps, value, _ByPartsAlone, None, above)
-    if data is None:
+def _loadable(
+    value: object, above: frozenset[int], name: str = "", too_large: dict[str, int] | None = None
+) -> bytes | None:
+    """The value pickled, if it can be loaded again. If it is too large for that, its size is noted under its name."""
+    data = _attempt(_dumps, value, _ByPartsAlone, None, above)
+    if isinstance(data, int) and too_large is not None:
+        too_large[name] = data
+    if not isinstance(data, bytes):
         return None
     return data if _attempt(lambda: (pickle.loads(data),)) is not None else None
 
 
-def _dumps(value: object, pickler: type[_AsTheClassWants], top: object, above: frozenset[int]) -> bytes:
-    file = io.BytesIO()
+def _dumps(value: object, pickler: type[_AsTheClassWants], top: object, above: frozenset[int]) -> bytes | int:
+    """What is larger than an error may be is measured, and not kept: copies of it would cost seconds and memory."""
+    file = _Measured()
     pickler(file, top, above).dump(value)
-    return file.getvalue()
+    return file.getvalue() if file.size <= limits.error else file.size
+
+
+class _Measured(io.BytesIO):
+    size = 0
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes  # an array of 64 KiB and more comes as a PickleBuffer, which has no len()
+        self.size += size
+        return super().write(data) if self.size <= limits.error else size
 
 
 class _AsTheClassWants(CodePickler):
@@ -396,7 +418,7 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 def _traceback_text(error: BaseException) -> str:
     """The traceback as Python prints it, with causes and members of groups, and without our frames above the user's."""
-    top = traceback.TracebackException.from_exception(error)
+    top = traceback.TracebackException.from_exception(printable(error))
     # Whoever prints the arriving error prints its notes, too.
     top.__notes__ = None  # type: ignore[attr-defined]  # Python 3.11 and later
     waiting, seen = [top], set()

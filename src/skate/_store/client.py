@@ -166,7 +166,9 @@ class StoreClient:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def views(self, objects: Sequence[tuple[bytes, int]], deadline: float | None = None) -> list[memoryview | None]:
+    def views(
+        self, objects: Sequence[tuple[bytes, int]], deadline: float | None = None, *, is_patient: bool = False
+    ) -> list[memoryview | None]:
         """Read-only views of objects (ids and places), in place; None for one that is gone. Waits for those that are on
         disk, or on another node.
 
@@ -189,7 +191,7 @@ class StoreClient:
             if all(node_at(place) == self._node for place in places):
                 places = []
             reply = self._request(
-                lambda request: Pin(request, ids, places), deadline, lambda late: self._undo_pin(ids, late)
+                lambda request: Pin(request, ids, places, is_patient), deadline, lambda late: self._undo_pin(ids, late)
             )
             if reply is None:
                 raise TimeoutError

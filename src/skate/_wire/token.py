@@ -80,6 +80,11 @@ def find_token(token_file: str | None) -> bytes:
         raise TokenError(f"no token was given, and there is no file {path}. {_WAYS}") from None
 
 
+def is_token_named() -> bool:
+    """Whether the environment of this process names a token, or a file with one."""
+    return TOKEN_VARIABLE in os.environ or TOKEN_FILE_VARIABLE in os.environ
+
+
 _WAYS = (
     "`skate start --head` writes the cluster's token to ~/.skate/token on its machine; give it with --token-file PATH, "
     f"with {TOKEN_VARIABLE} (the token itself) or with {TOKEN_FILE_VARIABLE} (a path)."

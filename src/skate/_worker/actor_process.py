@@ -120,7 +120,7 @@ class ActorProcess:
             self.concurrency = ThreadedCalls(runtime, self._executor, self)
         if self.concurrency is not None:
             runtime.context = ManyCalls(runtime.context)
-        self._executor.functions.serve(self.method)
+        self._executor.functions.serve(self.method, self.method_name)
         runtime.send(m.ActorStarted())
         return True
 
@@ -137,12 +137,19 @@ class ActorProcess:
             ]
         runtime.loop.wait(lambda: all(runtime.borrowing.answered(request) for request in requests))
 
-    def method(self, fn: bytes) -> tuple[str, Callable[..., Any]]:
-        """The name for logs, and what to call."""
+    def method_name(self, fn: bytes) -> str:
+        """What logs, errors and the timeline call it."""
+        name = fn.decode()
+        return name if name in BUILT_IN else f"{self.start.info.class_name}.{name}"
+
+    def method(self, fn: bytes) -> Callable[..., Any]:
+        """What to call."""
         name = fn.decode()
         if name in BUILT_IN:
-            return name, BUILT_IN[name].__get__(self)
-        return f"{self.start.info.class_name}.{name}", _method_of(self.instance, name)
+            built_in: Callable[..., Any] = BUILT_IN[name].__get__(self)
+            return built_in
+        found: Callable[..., Any] = _method_of(self.instance, name)
+        return found
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

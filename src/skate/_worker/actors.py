@@ -15,6 +15,7 @@ Every method is called with the runtime's lock held unless it says otherwise.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from skate._core.actor_link import ActorLink
 from skate._core.ids import FIRST_RETURN, node_of, pack_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import ActorInfo, ActorSettings, Death, Extra, Failure, Task
+from skate._error_text import MORE_WORKERS
 from skate._message_limits import limits
 from skate._object_ref import ObjectRef
 from skate._serialize.failures import error_of, failure_of
@@ -53,11 +55,6 @@ if TYPE_CHECKING:
 
 #: Items that a generator may be ahead of its reader if nothing bounds it.
 NO_LIMIT = 1 << 60
-#: What helps when a node can have no more workers.
-MORE_WORKERS = (
-    "end actors that are not needed (drop their handles, or skate.kill), let one actor do the work of several "
-    "(max_concurrency), raise that limit and start the node again, or add a node."
-)
 #: An actor that runs so many calls at a time is not soon full of generators that wait for their readers.
 MANY_PLACES = 100
 
@@ -403,16 +400,19 @@ class Actors:
             peer.link.gone(peer.life)
             self._judge(peer.link)
 
-    def on_unreachable(self, node: int, reason: str) -> None:
+    def on_unreachable(self, node: int, reason: str, *, again: bool) -> None:
         """That node could not be reached for too long. A call with retries left uses one up, and waits on: it is still
-        on its way, and is answered when the path has healed. The others fail, and are not begun after that."""
+        on its way, and is answered when the path has healed. The others fail, and are not begun after that.
+
+        again: that was said before. No retry is used up, and a call that has used one up waits for its grace.
+        """
         for link in list(self._links.values()):
             if link.inflight and node_of(link.sent_process) == node and link.sent_life != link.life:
                 link.gone(link.sent_life)  # the actor lives elsewhere by now
                 self._judge(link)
             if not link.pending or node_of(link.sent_process if link.inflight else link.process) != node:
                 continue
-            for task, was_sent in link.cut_off(self._may_wait_on):
+            for task, was_sent in link.cut_off(functools.partial(self._may_wait_on, again=again)):
                 entry = self._table.entries[task.id]
                 if was_sent:
                     peer = self._runtime.peers.get(link.sent_process)
@@ -427,12 +427,14 @@ class Actors:
                 self._runtime.outcomes.fail(task.id, entry, error)
             self.settle(link)
 
-    def _may_wait_on(self, task: Task) -> bool:
+    def _may_wait_on(self, task: Task, *, again: bool) -> bool:
         entry = self._table.entries[task.id]
+        if again and entry.pending is not None and entry.pending.retries and not entry.pending.cancelled:
+            return True
         if (entry.pending is not None and entry.pending.cancelled) or not self._runtime.outcomes.retries_left(entry):
             return False
         entry.pending = entry.pending or Pending()
-        entry.pending.retries += 1
+        entry.pending.retries += not again
         return True
 
     def on_state(self, message: m.ActorState) -> None:
@@ -528,7 +530,14 @@ class Actors:
                 f"it was sent {runs} times, which is all that max_task_retries={runs - 1} allows: call again if the "
                 "method may run once more, or raise that."
             )
-        error = kind(actor_id=link.id.hex(), actor_name=link.name, reason=reason, stderr_tail=death.stderr, next=advice)
+        error = kind(
+            actor_id=link.id.hex(),
+            actor_name=link.name,
+            reason=reason,
+            stderr_tail=death.stderr,
+            next=advice,
+            last_output=death.output,
+        )
         error.__cause__ = cause
         error.actor_init_failed = death.kind == "init"
         return error

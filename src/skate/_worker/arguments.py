@@ -28,7 +28,7 @@ from skate._core.ids import FIRST_RETURN, return_id
 from skate._core.ownership import Entry, Pending
 from skate._core.task import ALL_ARGUMENTS, Arg, Failure, RefInfo, Task
 from skate._message_limits import limits
-from skate._object_ref import ObjectRef
+from skate._object_ref import NIL_SAYS, NilRef, ObjectRef
 from skate._serialize.diagnose import explain_unpicklable, is_picklable
 from skate._serialize.values import INLINE_BYTES_MAX, Serialized, is_scalar, serialize
 
@@ -97,6 +97,13 @@ def same_bytes(value: Serialized, stored: memoryview) -> bool:
     )
 
 
+def _nil_argument(call: AnyCall, which: str) -> ValueError:
+    return ValueError(
+        f"{call.name}.remote(): the argument {which} is {NIL_SAYS}. A task is given the value of an argument that is a "
+        "reference, and there is none; pass None, or put the reference inside a list."
+    )
+
+
 class Arguments:
     """The general case of submitting a task."""
 
@@ -114,12 +121,17 @@ class Arguments:
         plain = list(args)
         for position, value in enumerate(plain):
             if isinstance(value, ObjectRef):
+                if type(value) is NilRef:
+                    name = call.parameters[position] if position < len(call.parameters) else ""
+                    raise _nil_argument(call, f"{name!r}" if name else f"at position {position + 1}")
                 refs.append((position, value))
                 plain[position] = None
         if kwargs:
             kwargs = dict(kwargs)
             for name, value in kwargs.items():
                 if isinstance(value, ObjectRef):
+                    if type(value) is NilRef:
+                        raise _nil_argument(call, f"{name!r}")
                     refs.append((name, value))
                     kwargs[name] = None
         serialized = self._serialize_args(call, plain, kwargs)

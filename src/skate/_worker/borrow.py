@@ -32,9 +32,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skate._core.ids import node_of
 from skate._core.ownership import Entry
 from skate._core.task import RefInfo
+from skate._object_ref import NO_PROCESS
 from skate._serialize.failures import failure_of
 from skate._wire.messages import Borrow, Borrowed, Fetch, Fetched, Release
 from skate._worker.peers import Peer
+from skate._worker.values import unknown
 from skate.exceptions import ObjectFetchTimedOutError, ObjectLostError, OwnerDiedError
 
 if TYPE_CHECKING:
@@ -257,7 +259,10 @@ class Borrowing:
             self._timed_out.discard(id)
             entry = self._table.entries[id]
             if entry.value is None:
-                self._table.resolve(id, entry, failure_of(OwnerDiedError(object_id=id.hex(), owner_pid=peer.pid)))
+                lost: Exception = OwnerDiedError(object_id=id.hex(), owner_pid=peer.pid)
+                if peer.process_id == NO_PROCESS:
+                    lost = unknown(id)
+                self._table.resolve(id, entry, failure_of(lost))
         # Nobody will answer; what waited for the answers goes on.
         for request in [number for number, asked in self._unanswered.items() if asked.owner == peer.process_id]:
             self._answer(request)

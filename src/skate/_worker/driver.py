@@ -35,8 +35,9 @@ class Node:
     """A node, and the runtime of this driver that is connected to it."""
 
     def __init__(self, sock: socket.socket, *, log_to_driver: bool, namespace: str) -> None:
-        # What the runtime and the first task need.
+        # What the runtime and the first tasks need: a program that submits must not be in the middle of an import.
         import skate._serialize.errors
+        import skate._serialize.patches
         import skate._serialize.pickler  # noqa: F401
         from skate._system_limits import USER_DESCRIPTORS_MAX, raise_descriptor_limit
         from skate._wire.messages import Hello
@@ -88,10 +89,7 @@ class Node:
 
 
 class JoinedNode(Node):
-    """A node that another program or `skate start` has started."""
-
-    def __init__(self, address: str, *, log_to_driver: bool, namespace: str) -> None:
-        super().__init__(_enter(address), log_to_driver=log_to_driver, namespace=namespace)
+    """A node that another program or `skate start` has started; see `enter_node`."""
 
 
 class LocalNode(Node):
@@ -162,15 +160,16 @@ def _submitted_job() -> bytes:
     return job if len(job) == JOB_BYTES else b""
 
 
-def _enter(address: str) -> socket.socket:
-    from skate._node.lobby import doors_that_open, enter, greeted, nodes_of, public_nodes
+def enter_node(address: str) -> socket.socket:
+    """A connection to the node on this machine that the address means. Raises ConnectionError if none lets us in."""
+    from skate._node.lobby import doors_that_greet, enter, greeted, nodes_of, public_nodes
     from skate._wire.handshake import HandshakeError
 
     in_cluster = address != "auto" and not address.startswith("skate-")
     refused: HandshakeError | None = None
     named = address.startswith("skate-")
     names = [address] if named else public_nodes() if address == "auto" else nodes_of(address)
-    for found in names if named else doors_that_open(names):
+    for found in names if named else doors_that_greet(names):
         try:
             return enter(found) if isinstance(found, str) else greeted(found)
         except HandshakeError as error:
@@ -191,6 +190,21 @@ def _enter(address: str) -> socket.socket:
         "actor.\n"
         "  next: start one that stays with `skate start --head`, or leave the address out to start a node."
     )
+
+
+def enter_cluster_here(cluster: str) -> socket.socket | None:
+    """A connection to a node of that cluster ("host:port"), if one of this user's runs on this machine.
+
+    The kernel says whose process a driver on the same machine is, so it needs no token.
+    """
+    from skate._node.lobby import doors_that_greet, greeted, nodes_of
+
+    for door in doors_that_greet(nodes_of(cluster)):
+        try:
+            return greeted(door)
+        except OSError:  # the node has just ended, or has another version
+            continue
+    return None
 
 
 def _check(report: int, cluster: ClusterConfig, daemon: subprocess.Popen[bytes]) -> None:

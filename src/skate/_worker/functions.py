@@ -70,11 +70,12 @@ class Function:
 def export_function(function: Callable[..., Any], name: str) -> Function:
     """Pickle a function by value if it has to be (`__main__`, closures, lambdas), by reference otherwise."""
     from skate._serialize.code import CodePickler
+    from skate._serialize.patches import with_patches
 
     kind, user = ("class", "actor") if isinstance(function, type) else ("function", "worker")
     with collecting_refs() as refs, io.BytesIO() as file:
         try:
-            CodePickler(file, protocol=5).dump(function)
+            CodePickler(file, protocol=5).dump(with_patches(function) if isinstance(function, type) else function)
         except Exception as error:
             raise explain_unpicklable(function, error, what=f"the remote {kind} {name}") from error
         definition = file.getvalue()
@@ -124,7 +125,8 @@ class LoadedFunctions:
         self.loaded = self._loaded.get
         #: Who defined it: two owners may send the same function.
         self._owners: dict[bytes, set[bytes]] = {}
-        self._method: Callable[[bytes], tuple[str, Callable[..., Any]]] | None = None
+        self._method: Callable[[bytes], Callable[..., Any]] | None = None
+        self._method_name: Callable[[bytes], str] | None = None
         self._method_names: dict[bytes, str] = {}
         #: Functions whose definitions were too large to be taken, and why.
         self._refused: dict[bytes, str] = {}
@@ -160,23 +162,29 @@ class LoadedFunctions:
         definition = self._definitions.get(fn)
         if definition is not None:
             return definition.name
-        return self._method_names.get(fn) or fn.hex()[:8]
+        name = self._method_names.get(fn)
+        if name is None and self._method_name is not None:
+            name = self._method_names[fn] = self._method_name(fn)
+        return name or fn.hex()[:8]
 
-    def serve(self, method: Callable[[bytes], tuple[str, Callable[..., Any]]]) -> None:
-        """What has no definition is a method of the actor that this process has become."""
-        self._method = method
+    def serve(self, method: Callable[[bytes], Callable[..., Any]], name: Callable[[bytes], str]) -> None:
+        """What has no definition is a method of the actor that this process has become.
+
+        Its name is asked for apart from it: a call of a method that the actor does not have fails under that name.
+        """
+        self._method, self._method_name = method, name
 
     def serve_nobody(self) -> None:
         """The actor is over: nothing here keeps its instance."""
         self._method = None
-        for fn in self._method_names:
-            self._loaded.pop(fn, None)
+        for fn in [fn for fn in self._loaded if fn not in self._definitions]:
+            del self._loaded[fn]
 
     def load(self, fn: bytes) -> Callable[..., Any]:
         import pickle
 
         if self._method is not None and fn not in self._definitions:
-            self._method_names[fn], self._loaded[fn] = self._method(fn)
+            self._loaded[fn] = self._method(fn)
             return self._loaded[fn]
         if fn in self._refused:
             raise MessageTooLargeError(f"the remote function was not received: {self._refused[fn]}.")

@@ -21,7 +21,8 @@ def load_arguments(runtime: Runtime, task: Task, extra: Extra) -> tuple[list[Any
         return _split(deserialize(task.args) if task.args else ())
     stored = {arg.id: arg.value for arg in extra.args if isinstance(arg.value, int)}
     try:
-        views = dict(zip(stored, runtime.store.views(list(stored.items())), strict=True)) if stored else {}
+        found = runtime.store.views(list(stored.items()), is_patient=True) if stored else ()
+        views = dict(zip(stored, found, strict=True))
     except ObjectFetchTimedOutError as error:
         raise OutOfReach from error
     late = _fetch(runtime, [arg for arg in extra.args if arg.late])

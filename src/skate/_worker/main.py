@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 # Shared by all workers: the zygote imports this module.
-from skate._serialize import errors, pickler  # noqa: F401
+from skate._serialize import errors, patches, pickler  # noqa: F401
 from skate._wire.messages import Hello
 from skate._worker import current
 from skate._worker.output import tag_output

@@ -20,7 +20,7 @@ from skate._core.environment import NOTICE_VARIABLE
 from skate._core.ids import FIRST_RETURN, node_of
 from skate._core.patience import CONTROL, NODE, NOTHING, RESOURCES, Notices, Patience, Sight
 from skate._wire.messages import AskRef
-from skate._worker.why import ANSWER_TIMEOUT_S, explain, explain_stored
+from skate._worker.why import ANSWER_TIMEOUT_S, cuts, explain, explain_stored
 
 if TYPE_CHECKING:
     from skate._object_ref import ObjectRef
@@ -74,13 +74,18 @@ def _may_tell(runtime: Runtime) -> bool:
 
 
 def _print(waited_s: float, text: str) -> None:
-    said = " ".join(text.split())
+    said = _sentence(" ".join(text.split()))
     line = f"skate: get() has waited for {waited_s:.0f} s: {said} ({NOTICE_VARIABLE}=0 switches such lines off.)\n"
     try:
         sys.stderr.write(line)
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass  # it is closed, or there is none
+
+
+def _sentence(text: str) -> str:
+    """Reasons are sentences or parts of one; with one full stop at the end."""
+    return f"{text.rstrip('.')}."
 
 
 # -- values that no task has made yet ----------------------------------------------------------------------------------
@@ -115,9 +120,10 @@ def tell_of(runtime: Runtime, asked: bytes, sight: Sight) -> str:
     """What the wait for the object `asked` is for, in words."""
     text = explain(runtime, cast("ObjectRef[Any]", Reference(asked)))
     if sight.object != asked and sight.object in runtime.table.entries:
-        text += " " + explain(runtime, cast("ObjectRef[Any]", Reference(sight.object)))
+        text = f"{_sentence(text)} {explain(runtime, cast('ObjectRef[Any]', Reference(sight.object)))}"
     if sight.cause == CONTROL and (silent := runtime.query("silence", time.monotonic() + ANSWER_TIMEOUT_S)):
-        text += f" The control service, at {silent['address']}, has not answered for {silent['silent_s']:.0f} s."
+        silence = f"The control service, at {silent['address']}, has not answered for {silent['silent_s']:.0f} s."
+        text = f"{_sentence(text)} {silence}"
     return text
 
 
@@ -173,11 +179,7 @@ def _look_at_actor(runtime: Runtime, id: bytes, link: Link) -> Sight:
 
 def _is_cut(runtime: Runtime, process_id: bytes) -> bool:
     """Whether that process is on a node that this one cannot reach."""
-    return bool(process_id) and node_of(process_id) in _cuts(runtime)
-
-
-def _cuts(runtime: Runtime) -> dict[int, str]:
-    return (runtime.query("cuts", time.monotonic() + ANSWER_TIMEOUT_S) or {}) if runtime.in_cluster else {}
+    return bool(process_id) and node_of(process_id) in cuts(runtime)
 
 
 def _control_is_silent(runtime: Runtime) -> bool:
@@ -196,10 +198,11 @@ def look_at_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> Si
             return Sight(RESOURCES, id)
         if state == pulls.LOCATING and _control_is_silent(runtime):
             return Sight(CONTROL, id)
-        if source and node_of(source) in _cuts(runtime):
+        if source and node_of(source) in cuts(runtime):
             return Sight(NODE, id)
     return Sight(NOTHING)
 
 
 def tell_of_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]], sight: Sight) -> str:
-    return "; ".join(explain_stored(runtime, [it for it in objects if it[0] == sight.object])) + "."
+    reasons = explain_stored(runtime, [it for it in objects if it[0] == sight.object])
+    return "; ".join(reason.rstrip(".") for reason in reasons)

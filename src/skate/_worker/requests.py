@@ -56,7 +56,10 @@ class Requests:
         except TooLarge as error:
             message, size = error.unsent[0]
             raise MessageTooLargeError(
-                what=f"a request to the node ({type(message).__name__})", size_bytes=size, limit_bytes=error.limit
+                what=f"a request to the node ({type(message).__name__})",
+                size_bytes=size,
+                limit_bytes=error.limit,
+                next="use shorter names and keys, or fewer of them; values that are large go into the object store.",
             ) from None
         except BaseException:
             self._abandon_request(number, undo)

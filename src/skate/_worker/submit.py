@@ -28,6 +28,7 @@ from skate._core.placement import Where
 from skate._core.policy_memory import MemoryKill, next_attempt
 from skate._core.resources import group_of
 from skate._core.task import Failure, Task
+from skate._error_text import MORE_WORKERS
 from skate._serialize.failures import failure_of
 from skate._wire.messages import (
     Cancel,
@@ -366,17 +367,23 @@ class Submitter:
 
     def on_infeasible(self, message: LeaseInfeasible) -> None:
         cls = self._by_key[message.key]
-        cls.demand = 0
+        if not message.again:
+            cls.demand = 0
         queue, cls.queue = cls.queue, deque()
         cls.push_at = 1
         for task in queue:
             entry = self._table.entries[task.id]
             error: Exception
+            if message.again and entry.pending is not None and entry.pending.retries:
+                cls.queue.append(task)
+                continue
             if message.removed:
                 error = TaskPlacementGroupRemoved()
             elif message.unreachable:
                 before = entry.pending is not None and entry.pending.retries > 0
                 error = NodeUnreachableError(task_name=entry.call.name, reason=message.unreachable, was_sent=before)
+            elif message.limit:
+                error = TaskUnschedulableError(name=entry.call.name, reason=message.limit, next=MORE_WORKERS)
             elif message.reason and not cls.env:
                 reason = f"no worker could be started for it: {message.reason}"
                 error = TaskUnschedulableError(name=entry.call.name, reason=reason, next=START_AGAIN)
@@ -387,6 +394,8 @@ class Submitter:
                     name=entry.call.name, asked=message.asked, available=message.total, reason=message.nowhere
                 )
             self._outcomes.fail(task.id, entry, error)
+        if message.again:
+            self._update_demand(cls)
 
     # -- back ---------------------------------------------------------------------------------------------------
 
@@ -573,6 +582,7 @@ class Submitter:
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             stderr_tail=gone.stderr,
+            last_output=gone.output,
             retries_used=used,
             max_retries=entry.call.max_retries,
             reason=gone.reason if code == -signal.SIGKILL else "",  # otherwise it ended before it was killed

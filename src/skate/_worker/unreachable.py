@@ -31,7 +31,7 @@ def on_unreachable(runtime: Runtime, message: Unreachable) -> None:
             _settle_tasks(runtime, lease, message)
         else:
             runtime.send(LeaseReturn(lease.id))
-    runtime.actors.on_unreachable(message.node, message.reason)
+    runtime.actors.on_unreachable(message.node, message.reason, again=message.again)
     runtime.borrowing.on_unreachable(message.node, message.reason)
     runtime._housekeeping()
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skate._core.ids import OBJECT_BYTES, node_of
+from skate._core.ids import node_of
 from skate._core.ownership import FailureWatch, Stored
 from skate._core.task import Failure
-from skate._object_ref import ObjectRef
+from skate._object_ref import NIL, NIL_SAYS, ObjectRef
 from skate._serialize.failures import error_of
 from skate._serialize.values import NONE, deserialize
 from skate.exceptions import GetTimeoutError, ObjectLostError
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 FETCH_S = 0.005
 
 
-def unknown(id: bytes) -> ObjectLostError:
+def unknown(id: bytes) -> ObjectLostError | ValueError:
     """The error of a reference to an object that this process knows nothing of."""
+    if id == NIL:
+        return ValueError(f"get() was given {NIL_SAYS}. `ref.is_nil()` tells.")
     reason = "it is of an earlier session of this program, which skate.shutdown() ended, or was made by hand."
-    if id == b"\xff" * OBJECT_BYTES:
-        reason = "it is ObjectRef.nil(), which stands for no object."
     return ObjectLostError(object_id=id.hex(), reason=reason)
 
 

@@ -14,6 +14,7 @@ from skate._core.placement import Where
 from skate._core.policy_memory import format_bytes
 from skate._core.resources import GROUP, group_of
 from skate._core.task import Failure
+from skate._object_ref import NIL, NIL_SAYS
 from skate._wire.messages import AskRef, AskTask
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
         entry = runtime.table.entries.get(id)
         known = _explain_entry(runtime, id, entry)
         node = _node_waited_for(runtime, entry, known)
-    cut = _cuts(runtime, ANSWER_TIMEOUT_S).get(node) if node else None
+    cut = cuts(runtime).get(node) if node else None
     if isinstance(known, str):
         return f"{known} It lies on another node, and {cut}" if cut else known
     kind, subject = known
@@ -58,7 +59,7 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
             time.monotonic() + ANSWER_TIMEOUT_S,
         )
         return _explain_sent(name, lease.peer.pid, answer.body if answer is not None else None)
-    others = list(_cuts(runtime, ANSWER_TIMEOUT_S).values())[:TOLD_MAX]
+    others = list(cuts(runtime).values())[:TOLD_MAX]
     return "\n  ".join([_explain_queued(runtime, name, lease), *others])
 
 
@@ -86,7 +87,7 @@ def _node_waited_for(runtime: Runtime, entry: Entry | None, known: str | tuple[s
     return 0 if node == node_of(runtime.process_id) else node
 
 
-def _cuts(runtime: Runtime, timeout_s: float) -> dict[int, str]:
+def cuts(runtime: Runtime, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[int, str]:
     """A sentence for each node that this one cannot reach at the moment."""
     if not runtime.in_cluster:
         return {}
@@ -113,14 +114,25 @@ def explain_timeout(runtime: Runtime, refs: Sequence[ObjectRef[Any]], timeout: f
         reasons = [explain_locally(runtime, ref._id) for ref in pending[:TOLD_MAX]]
         known = [(entry := entries[ref._id], _explain_entry(runtime, ref._id, entry)) for ref in pending[:TOLD_MAX]]
         nodes = {_node_waited_for(runtime, *it) for it in known} - {0}
+        waits_for_worker = any(_waits_for_worker(it) for _, it in known)
+    if waits_for_worker and timeout > 0:
+        limit = runtime.query("room", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
+        reasons += [limit] if limit else []
     if nodes and timeout > 0:
-        cuts = _cuts(runtime, LATE_ANSWER_TIMEOUT_S)
-        reasons += [cuts[node] for node in sorted(nodes) if node in cuts]
+        cut = cuts(runtime, LATE_ANSWER_TIMEOUT_S)
+        reasons += [cut[node] for node in sorted(nodes) if node in cut]
     if runtime.in_cluster and timeout > 0:
         silent = runtime.query("silence", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
         if silent:
             reasons.append(f"{_silence(silent)}: new actors and placement groups, names and skate.kv wait for it")
     return reasons
+
+
+def _waits_for_worker(known: str | tuple[str, Any]) -> bool:
+    if isinstance(known, str):
+        return False
+    kind, subject = known
+    return kind == "queued" or (kind == "actor" and subject[0].state != core.ALIVE)
 
 
 def explain_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> list[str]:
@@ -131,13 +143,13 @@ def explain_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> li
     deadline = time.monotonic() + LATE_ANSWER_TIMEOUT_S
     known = runtime.query("pulls", deadline)
     silent = runtime.query("silence", deadline)
-    cuts = runtime.query("cuts", deadline) or {}
+    cut = cuts(runtime, LATE_ANSWER_TIMEOUT_S)
     if known is None:
         return ["this node, which brings them from disk or from another one, does not answer"]
     coming = [(id, place) for id, place in objects if id in known]
     reasons = [_explain_pull(id, place, *known[id], silent=silent) for id, place in coming[:TOLD_MAX]] or [on_disk]
     sources = {node_of(known[id][1]) for id, _ in coming if known[id][1]}
-    return [*reasons, *(cuts[node] for node in sorted(sources) if node in cuts)]
+    return [*reasons, *(cut[node] for node in sorted(sources) if node in cut)]
 
 
 def _explain_pull(
@@ -185,6 +197,8 @@ def explain_locally(runtime: Runtime, id: bytes) -> str:
 
 
 def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tuple[str, Any]:
+    if id == NIL:
+        return f"It is {NIL_SAYS}."
     if entry is None:
         return f"{short(id)} is unknown here: it was freed."
     if entry.value is not None:

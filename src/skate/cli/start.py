@@ -24,6 +24,7 @@ from typing import Any
 
 from skate._config import cpu_count, default_store_bytes, store_warning, temporary_directory
 from skate._control.main import ControlConfig
+from skate._core import environment
 from skate._node.launch import LaunchError, start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
 from skate._node.spill import open_nameless
@@ -122,6 +123,10 @@ def _start(options: argparse.Namespace, started: Started) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """What the parser cannot know."""
+    try:
+        environment.check(os.environ)
+    except ValueError as error:
+        raise Trouble(str(error), exit_code=USAGE) from None
     fixed = options.address is not None or isinstance(options.rendezvous, tuple)
     if fixed and options.port is not None:
         raise Trouble(

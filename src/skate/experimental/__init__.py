@@ -13,4 +13,8 @@ def __getattr__(name: str) -> object:
         import importlib
 
         return importlib.import_module(f"skate.experimental.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}.")
+    import sys
+
+    from skate._alias.absent import missing
+
+    raise missing(sys.modules[__name__], name, f"; it has {', '.join(__all__)}.")

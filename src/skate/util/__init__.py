@@ -136,7 +136,11 @@ def __getattr__(name: str) -> Any:
 
         found = getattr(importlib.import_module(_HOMES[name]), name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}.")
+        import sys
+
+        from skate._alias.absent import missing
+
+        raise missing(sys.modules[__name__], name, f"; it has {', '.join(__all__)}.")
     globals()[name] = found
     return found
 

@@ -80,11 +80,13 @@ class PeerGone(Message, tag=5):
     pid: int
     exit_code: int  # as in subprocess: negative is a signal
     running: bytes  # id of the task it was in, or of the last one if it was in none; b"" if it had none
-    stderr: list[str] = []  # last lines
+    stderr: list[str] = []  # last lines of that alone
     reason: str = ""  # why the daemon killed it, if it did: "cancelled", "memory: …", "idle", …
     memory: MemoryKill | None = None  # if memory was short
     #: Its whole node is gone: nothing more will come over its channel, not even its end.
     node_lost: bool = False
+    #: What it printed last, to stdout and stderr: a few lines (`_core/last_output.py`).
+    output: str = ""
 
 
 class KillWorker(Message, tag=6):
@@ -136,7 +138,8 @@ class Query(Message, tag=11):
     """Process → daemon: a question. Reply: Answer with the same request.
 
     `what` is one of "resources" (total and available), "nodes", "workers", "actors", "functions", "demands" (why leases
-    are not granted), "store" (what holds memory), "events" (task events, gathered from all workers), "statistics".
+    are not granted), "room" (why there can be no more workers), "store" (what holds memory), "events" (task events,
+    gathered from all workers), "statistics".
     """
 
     request: int
@@ -220,12 +223,15 @@ class LeasesShort(Message, tag=28):
 
 class Unreachable(Message, tag=116):
     """Daemon → its processes: that node could not be reached for longer than the grace. What waits for it is decided
-    on: run again elsewhere, or failed. Said again after each further grace, for as long as the cut lasts. No reply."""
+    on: run again elsewhere, or failed. Said again after each further grace for as long as the cut lasts; and in
+    between, for what has begun to wait meanwhile. No reply."""
 
     #: The number of the node.
     node: int
     #: Names the two nodes.
     reason: str
+    #: In between: what has retries left uses none of them up.
+    again: bool = False
 
 
 class LeaseReturn(Message, tag=22):
@@ -254,6 +260,10 @@ class LeaseInfeasible(Message, tag=24):
     removed: bool = False
     #: Set when the only node that can serve it could not be reached for too long: names the two nodes.
     unreachable: str = ""
+    #: That was so before: the demand stays, for tasks that were sent there once and may be sent again.
+    again: bool = False
+    #: Set when its node can have no more workers, and none of those that it has will be free: the limit.
+    limit: str = ""
 
 
 class LeaseStarted(Message, tag=25):
@@ -342,6 +352,9 @@ class Pin(Message, tag=45):
     ids: list[bytes]
     #: Where each of them lies; empty if all were made on this node.
     places: list[int] = []
+    #: They are arguments of a task: if they lie on a node out of reach, a whole grace is waited for them, because each
+    #: failure costs a retry.
+    is_patient: bool = False
 
 
 class Prefetch(Message, tag=49):
