@@ -32,5 +32,11 @@ def test_a_graph_of_tuples_is_run_and_its_tasks_are_told_to_callbacks(printed: A
     assert printed["submitted"] == ["y", "z"]
 
 
+def test_every_task_of_the_graphs_ran_in_a_worker(printed: Any) -> None:
+    assert printed["ran"]["calls"]["dask:square"] == 2 * 20
+    assert printed["ran"]["calls"]["dask:random"] >= 2 * 16
+    assert printed["ran"]["processes"] >= 2
+
+
 def test_an_error_of_a_task_arrives_as_its_own_class(printed: Any) -> None:
     assert "ZeroDivisionError" in printed["error"]

@@ -11,3 +11,5 @@ from compat.running import printed_by
 def test_a_search_with_evaluations_in_tasks_finds_the_same_front() -> None:
     printed = printed_by("pymoo_search.py")
     assert printed["found"] == printed["expected"]
+    # Five generations of twenty.
+    assert printed["ran"]["calls"] == {"ElementwiseEvaluationFunction.__call__": 100}

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import ray
 from ray.util.dask import RayDaskCallback, disable_dask_on_ray, enable_dask_on_ray, ray_dask_get, ray_dask_persist
+from tally import tally
 
 
 def main() -> None:
@@ -60,6 +61,7 @@ def main() -> None:
                 "by_hand": by_hand,
                 "submitted": sorted(submitted),
                 "error": error,
+                "ran": tally(),
             }
         )
     )

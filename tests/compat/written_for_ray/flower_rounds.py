@@ -22,15 +22,20 @@ def step(weights: np.ndarray, client: int) -> np.ndarray:
     return weights + 0.5 * (np.full(3, float(client)) - weights)
 
 
+def loss(weights: np.ndarray, client: int) -> float:
+    return float(np.abs(weights - client).sum())
+
+
 class Client(NumPyClient):
     def __init__(self, number: int) -> None:
         self.number = number
 
     def fit(self, parameters, config):
-        return [step(parameters[0], self.number)], 10 * (self.number + 1), {}
+        where = {"client": self.number, "pid": os.getpid(), "actor": ray.get_runtime_context().get_actor_id() or ""}
+        return [step(parameters[0], self.number)], 10 * (self.number + 1), where
 
     def evaluate(self, parameters, config):
-        return float(np.abs(parameters[0]).sum()), 10, {}
+        return loss(parameters[0], self.number), 10 * (self.number + 1), {}
 
 
 def client_fn(context: Context):
@@ -38,12 +43,22 @@ def client_fn(context: Context):
 
 
 class Recorded(FedAvg):
-    last: ClassVar[list] = []
+    """Keeps what every round has come to, and where its clients ran."""
 
-    def aggregate_fit(self, *args, **kwargs):
-        parameters, metrics = super().aggregate_fit(*args, **kwargs)
-        Recorded.last = parameters_to_ndarrays(parameters)[0].tolist()
+    weights: ClassVar[list] = []
+    losses: ClassVar[list] = []
+    fits: ClassVar[list] = []
+
+    def aggregate_fit(self, server_round, results, failures):
+        parameters, metrics = super().aggregate_fit(server_round, results, failures)
+        Recorded.weights.append(parameters_to_ndarrays(parameters)[0].tolist())
+        Recorded.fits.extend(dict(fit.metrics) for _, fit in results)
         return parameters, metrics
+
+    def aggregate_evaluate(self, server_round, results, failures):
+        loss, metrics = super().aggregate_evaluate(server_round, results, failures)
+        Recorded.losses.append(loss)
+        return loss, metrics
 
 
 def server_fn(context: Context):
@@ -57,12 +72,14 @@ def server_fn(context: Context):
     return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=ROUNDS))
 
 
-def by_hand() -> list:
-    weights = np.zeros(3)
+def by_hand() -> dict:
+    weights, seen, losses = np.zeros(3), [], []
     sizes = np.array([10 * (client + 1) for client in range(CLIENTS)], dtype=float)
     for _ in range(ROUNDS):
         weights = np.average([step(weights, client) for client in range(CLIENTS)], axis=0, weights=sizes)
-    return weights.tolist()
+        seen.append(weights.tolist())
+        losses.append(float(np.average([loss(weights, client) for client in range(CLIENTS)], weights=sizes)))
+    return {"weights": seen, "losses": losses}
 
 
 def main() -> None:
@@ -72,7 +89,8 @@ def main() -> None:
         num_supernodes=CLIENTS,
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
     )
-    print(json.dumps({"found": Recorded.last, "expected": by_hand(), "ray": ray.__version__}))
+    found = {"weights": Recorded.weights, "losses": Recorded.losses}
+    print(json.dumps({"found": found, "expected": by_hand(), "fits": Recorded.fits, "pid": os.getpid()}))
 
 
 if __name__ == "__main__":

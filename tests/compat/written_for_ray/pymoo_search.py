@@ -8,6 +8,7 @@ from pymoo.algorithms.moo.nsga2 import NSGA2
 from pymoo.core.problem import ElementwiseProblem
 from pymoo.optimize import minimize
 from pymoo.parallelization.ray import RayParallelization
+from tally import tally
 
 
 class Curve(ElementwiseProblem):
@@ -26,7 +27,8 @@ def run(**options) -> list:
 
 def main() -> None:
     ray.init(num_cpus=2)
-    print(json.dumps({"found": run(elementwise_runner=RayParallelization()), "expected": run()}))
+    found = run(elementwise_runner=RayParallelization())
+    print(json.dumps({"found": found, "ran": tally(), "expected": run()}))
 
 
 if __name__ == "__main__":

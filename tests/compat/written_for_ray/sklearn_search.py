@@ -1,6 +1,7 @@
 """scikit-learn on joblib's backend "ray": a search over parameters, beside the same search in one process."""
 
 import json
+import os
 
 import joblib
 import ray
@@ -9,6 +10,12 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
+from tally import tally
+
+
+def process(estimator, images, digits) -> int:
+    """A "score" that tells where it was computed."""
+    return os.getpid()
 
 
 def main() -> None:
@@ -17,19 +24,29 @@ def main() -> None:
     images, digits = load_digits(return_X_y=True)
     images, digits = images[:300], digits[:300]
 
-    def searched() -> dict:
-        search = GridSearchCV(SVC(), {"C": [0.1, 1, 10], "gamma": [0.001, 0.01]}, cv=3)
+    def searched() -> tuple:
+        search = GridSearchCV(
+            SVC(),
+            {"C": [0.1, 1, 10], "gamma": [0.001, 0.01]},
+            cv=3,
+            scoring={"accuracy": "accuracy", "process": process},
+            refit="accuracy",
+        )
         search.fit(images, digits)
         forest = RandomForestClassifier(n_estimators=10, random_state=1)
+        results = search.cv_results_
+        pids = [int(pid) for split in range(3) for pid in results[f"split{split}_test_process"]]
         return {
             "best": search.best_params_,
-            "scores": search.cv_results_["mean_test_score"].tolist(),
+            "scores": results["mean_test_accuracy"].tolist(),
             "forest": cross_val_score(forest, images, digits, cv=3).tolist(),
-        }
+        }, pids
 
     with joblib.parallel_backend("ray", n_jobs=2):
-        found = searched()
-    print(json.dumps({"found": found, "expected": searched()}))
+        found, pids = searched()
+    ran = tally()
+    expected, own = searched()
+    print(json.dumps({"found": found, "expected": expected, "pids": pids, "own": own, "ran": ran}))
 
 
 if __name__ == "__main__":
