@@ -5,15 +5,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test compat bench clean
+.PHONY: help run test learn compat bench clean
 
 help:
 	@echo "make run                  set up $(VENV) and run examples/evolution.py"
 	@echo "make test                 set up $(VENV), then lint, check types and run the tests"
 	@echo "make test ARGS='-k wait'  the same, with arguments for pytest"
+	@echo "make learn                train every algorithm of skate.rl to its score: minutes, not seconds"
 	@echo "make compat               run libraries that were written for Ray, in an environment of their own"
 	@echo "make bench                compare with other systems, each in an environment of its own"
 	@echo "make bench PEERS=ray      compare with the systems named"
+	@echo "make bench SUITE=rl       compare skate.rl with other libraries of reinforcement learning"
 	@echo "make clean                remove $(VENV) and everything else that was generated"
 	@echo
 	@echo "PYTHON=/path/to/python3 chooses the interpreter (3.10 or later) that $(VENV) is made with."
@@ -29,12 +31,16 @@ test: $(VENV)/.ready-test
 	$(BIN)/mypy --strict src
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
+# Every algorithm learns, to a score. tests/learn is left alone by `make test`.
+learn: $(VENV)/.ready-test
+	SKATE_LEARN=1 $(BIN)/python -m pytest tests/learn --timeout 1800 -o faulthandler_timeout=1790 $(ARGS)
+
 # Libraries that were written for Ray, unchanged. torch first: a package that asks for any torch brings gigabytes.
 compat: $(VENV)-compat/.ready
 	SKATE_COMPAT=1 $(VENV)-compat/bin/python -m pytest tests/compat $(ARGS)
 
 bench:
-	$(PYTHON) bench/run.py $(if $(PEERS),--peers $(PEERS))
+	$(PYTHON) bench/$(if $(SUITE),$(SUITE)/)run.py $(if $(PEERS),--peers $(PEERS)) $(if $(ROWS),--rows $(ROWS))
 
 clean:
 	rm -rf $(VENV) $(VENV)-compat build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png
@@ -43,6 +49,12 @@ clean:
 # A stamp per extra: written only after pip succeeded, so that an interrupted set-up is taken up again.
 $(VENV)/.ready-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# torch before all that asks for it: without a pin it brings gigabytes on some platforms. It is needed by tests alone.
+$(VENV)/.ready-test: $(VENV)/.ready-torch
+$(VENV)/.ready-torch: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.*'
 	@touch $@
 
 $(BIN)/python:

@@ -16,12 +16,19 @@ REQUIREMENTS: dict[str, list[str]] = {
     "ray": ["ray[default]", "numpy"],
     "dask": ["dask", "distributed", "numpy"],
     "pool": ["numpy"],
+    # Of the suite `rl`. A package that asks for any torch would bring gigabytes of it.
+    "rl": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "box2d", "mujoco", "imageio"],
+    "sb3": ["torch==2.13.*", "stable-baselines3", "box2d", "mujoco", "imageio"],
+    "rllib": ["torch==2.13.*", "ray[rllib]", "box2d", "mujoco", "imageio"],
+    "mpi": ["torch==2.13.*", "mpi4py", "openmpi", "gymnasium", "numpy"],
+    "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco"],
 }
 
 _VERSIONS = """
 import json, platform
 from importlib.metadata import distributions
 names = {"skate", "ray", "dask", "distributed", "numpy", "msgspec", "cloudpickle"}
+names |= {"torch", "gymnasium", "stable-baselines3", "stable_baselines3", "mpi4py", "openmpi", "evotorch"}
 found = {d.metadata["Name"].lower(): d.version for d in distributions() if d.metadata["Name"].lower() in names}
 print(json.dumps({"python": platform.python_version(), **dict(sorted(found.items()))}))
 """
@@ -40,7 +47,7 @@ def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
     """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
     home, python = ENVS / peer, python_of(peer)
     stamp = home / "made-from.json"
-    wanted = json.dumps([sys.version, REQUIREMENTS[peer], _project_file() if peer == "skate" else ""])
+    wanted = json.dumps([sys.version, REQUIREMENTS[peer], _project_file() if peer in ("skate", "rl") else ""])
     if fresh or not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up the environment of {peer} …", flush=True)
         _run([sys.executable, "-m", "venv", "--clear", str(home)])

@@ -24,12 +24,15 @@ checkers do not, since they run nowhere.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from skate.cli.parser import LIBRARY_COMMANDS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -172,6 +175,20 @@ def test_imports_point_inwards() -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+def test_the_command_line_knows_libraries_by_one_table_alone() -> None:
+    """`skate rl` belongs to the library. `cli` names its module as text and imports it when the word is used."""
+    library = re.compile(rf"skate\.({'|'.join(LIBRARIES)})\b")
+    named = {
+        node.value
+        for module, path in modules()
+        if part(module) == "cli"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and library.match(node.value)
+    }
+    assert named == set(LIBRARY_COMMANDS.values()) == {"skate.rl.command"}
+    assert all(is_module(module) for module in named)
+
+
 def test_every_exception_is_still_needed() -> None:
     made = {(module, imported) for module, path in modules() for imported in imports(module, path)}
     assert not EXCEPTIONS.keys() - made
@@ -207,6 +224,7 @@ def test_the_rule_itself(module: str, imported: str, allowed: bool) -> None:
 def test_importing_skate_loads_nothing_that_is_optional() -> None:
     """What is slow to import is imported when it is needed: the time to a first result is a promise."""
     optional = {"IPython", "asyncio", "cryptography", "matplotlib", "numpy", "pandas", "pyarrow", "rich", "torch"}
+    optional |= {"gymnasium", "safetensors"}
     code = "import sys, skate; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert not optional & set(loaded.split())

@@ -1,4 +1,4 @@
-"""The command line: `skate start`, `stop`, `status`, `list`, `submit` and `alias`.
+"""The command line: `skate start`, `stop`, `status`, `list`, `submit`, `alias` and `rl`.
 
     skate start --head             control service + first node, each a process of its own; this command ends
     skate start --address H:P      one more node

@@ -22,6 +22,10 @@ USAGE = 2
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SUFFIXES |= {f"{letter}i": 1024**power for power, letter in enumerate("kmgt", start=1)}
 
+#: Words that belong to libraries, and the module of each, whose `main` gets the words that follow. It is imported when
+#: the word is used: a library may need packages that are not installed.
+LIBRARY_COMMANDS = {"rl": "skate.rl.command"}
+
 Address = tuple[str, int]
 
 
@@ -175,6 +179,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_list(commands)
     _add_submit(commands)
     _add_alias(commands)
+    commands.add_parser("rl", help="train a policy, evaluate it, watch it play", add_help=False)
+    if arguments and arguments[0] in LIBRARY_COMMANDS:
+        return argparse.Namespace(run=_library, command=arguments[0], words=arguments[1:])
     words = [word for word in arguments if not word.startswith("-")]
     if not arguments:
         parser.print_help()
@@ -324,7 +331,7 @@ def _add_alias(commands: Any) -> None:
         "  skate alias remove\n\n"
         "For one program, without an installation: python -m skate.as_ray program.py",
     )
-    parser.add_argument("what", choices=["install", "remove"])
+    parser.add_argument("what", choices=["install", "remove"], metavar="install|remove")
 
 
 # What a command needs is imported when it is the one: `skate --help` is there at once.
@@ -358,6 +365,13 @@ def _submit(options: argparse.Namespace) -> int:
     from skate.cli.submit import submit
 
     return submit(options)
+
+
+def _library(options: argparse.Namespace) -> int:
+    import importlib
+
+    code: int = importlib.import_module(LIBRARY_COMMANDS[options.command]).main(options.words)
+    return code
 
 
 def _alias(options: argparse.Namespace) -> int:

@@ -1,0 +1,153 @@
+"""Loops without any library around them: the floor of a simulation, and PPO as one would write it down."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import Any
+
+import tools
+
+
+def simulate(env: Any, steps: int, actions: Any) -> None:
+    """Step an environment through actions that are given, and begin again when an episode ends."""
+    step, reset = env.step, env.reset
+    for action in actions[:steps]:
+        _, _, terminated, truncated, _ = step(action)
+        if terminated or truncated:
+            reset()
+
+
+def _loop(name: str, steps: int, ready: Any, go: Any, seconds: Any) -> None:
+    import gymnasium
+    import numpy as np
+
+    env = gymnasium.make(name, disable_env_checker=True)
+    env.action_space.seed(0)
+    actions = [np.asarray(env.action_space.sample()) for _ in range(steps)]
+    env.reset(seed=0)
+    ready.release()
+    go.wait()
+    began = time.perf_counter()
+    simulate(env, steps, actions)
+    seconds.put(time.perf_counter() - began)
+
+
+def pendulum(steps: int = 200_000, processes: int = 2) -> dict[str, Any]:
+    """Two processes, each with a loop over one environment."""
+    ready, go, seconds = multiprocessing.Semaphore(0), multiprocessing.Event(), multiprocessing.Queue()
+    share = steps // processes
+    arguments = ("Pendulum-v1", share, ready, go, seconds)
+    loops = [multiprocessing.Process(target=_loop, args=arguments) for _ in range(processes)]
+    for loop in loops:
+        loop.start()
+    for _ in loops:
+        ready.acquire()
+    began = time.perf_counter()
+    go.set()
+    for _ in loops:
+        seconds.get()
+    wall_s = time.perf_counter() - began
+    for loop in loops:
+        loop.join()
+    return {"steps_per_s": share * processes / wall_s}
+
+
+def asynchronous(steps: int = 20_000, envs: int = 2) -> dict[str, Any]:
+    """gymnasium's AsyncVectorEnv: a process for each environment, a message for each step."""
+    import gymnasium
+
+    vector = gymnasium.make_vec("Pendulum-v1", num_envs=envs, vectorization_mode="async")
+    vector.reset(seed=0)
+    vector.action_space.seed(0)
+    actions = [vector.action_space.sample() for _ in range(100)]
+    began = time.perf_counter()
+    for t in range(steps // envs):
+        vector.step(actions[t % 100])
+    wall_s = time.perf_counter() - began
+    vector.close()
+    return {"steps_per_s": steps / wall_s}
+
+
+def ppo(
+    env: str = "CartPole-v1",
+    steps: int = 50_000,
+    envs: int = 8,
+    horizon: int = 32,
+    epochs: int = 20,
+    minibatch: int = 256,
+    learning_rate: float = 1e-3,
+    gamma: float = 0.98,
+    lam: float = 0.8,
+    clip: float = 0.2,
+    entropy: float = 0.0,
+) -> dict[str, Any]:
+    """PPO in one thread and one file: a loop over environments, torch for acting and learning."""
+    import gymnasium
+    import numpy as np
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    vector = [gymnasium.make(env) for _ in range(envs)]
+    inputs, outputs = vector[0].observation_space.shape[0], vector[0].action_space.n
+
+    def network(size: int) -> Any:
+        return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, size))
+
+    actor, critic = network(int(outputs)), network(1)
+    parameters = [*actor.parameters(), *critic.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate, eps=1e-5)
+    observations = np.stack([one.reset(seed=i)[0] for i, one in enumerate(vector)]).astype(np.float32)
+    began, done_steps = time.perf_counter(), 0
+    while done_steps < steps:
+        seen = np.empty((horizon, envs, inputs), np.float32)
+        actions = np.empty((horizon, envs), np.int64)
+        log_probs, values, rewards, ends = (np.empty((horizon, envs), np.float32) for _ in range(4))
+        for t in range(horizon):
+            seen[t] = observations
+            with torch.no_grad():
+                given = torch.from_numpy(observations)
+                chances = torch.distributions.Categorical(logits=actor(given))
+                action = chances.sample()
+                log_probs[t], values[t] = chances.log_prob(action).numpy(), critic(given)[:, 0].numpy()
+            actions[t] = action.numpy()
+            for i, one in enumerate(vector):
+                observation, reward, terminated, truncated, _ = one.step(int(actions[t, i]))
+                if truncated and not terminated:
+                    with torch.no_grad():
+                        reward += gamma * float(critic(torch.from_numpy(observation))[0])
+                if terminated or truncated:
+                    observation, _ = one.reset()
+                observations[i], rewards[t, i], ends[t, i] = observation, reward, terminated or truncated
+        with torch.no_grad():
+            following = critic(torch.from_numpy(observations))[:, 0].numpy()
+        advantages, carried = np.empty_like(rewards), np.zeros(envs, np.float32)
+        for t in reversed(range(horizon)):
+            after = following if t == horizon - 1 else values[t + 1]
+            error = rewards[t] + gamma * after * (1 - ends[t]) - values[t]
+            carried = error + gamma * lam * (1 - ends[t]) * carried
+            advantages[t] = carried
+        targets = torch.from_numpy((advantages + values).ravel())
+        columns = [seen.reshape(-1, inputs), actions.ravel(), log_probs.ravel(), advantages.ravel()]
+        flat_seen, flat_actions, flat_log_probs, flat_advantages = map(torch.from_numpy, columns)
+        for _ in range(epochs):
+            for chosen in torch.randperm(len(targets)).split(minibatch):
+                chances = torch.distributions.Categorical(logits=actor(flat_seen[chosen]))
+                ratio = (chances.log_prob(flat_actions[chosen]) - flat_log_probs[chosen]).exp()
+                scaled = flat_advantages[chosen]
+                scaled = (scaled - scaled.mean()) / (scaled.std() + 1e-8)
+                policy_loss = -torch.min(ratio * scaled, ratio.clamp(1 - clip, 1 + clip) * scaled).mean()
+                value_loss = nn.functional.mse_loss(critic(flat_seen[chosen])[:, 0], targets[chosen])
+                loss = policy_loss + 0.5 * value_loss - entropy * chances.entropy().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(parameters, 0.5)
+                optimizer.step()
+        done_steps += horizon * envs
+    return {"steps_per_s": done_steps / (time.perf_counter() - began)}
+
+
+if __name__ == "__main__":
+    tools.main({"pendulum": pendulum, "asynchronous": asynchronous, "ppo": ppo})

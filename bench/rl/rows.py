@@ -1,0 +1,210 @@
+"""The rows of the suite: which programs are measured against each other, with which settings, and what we aim at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: stable-baselines3's zoo, hyperparams/ppo.yml; ours have the same meaning.
+ZOO_CARTPOLE = {"envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20,
+                "ent_coef": 0.0, "learning_rate": "lin_0.001", "clip_range": "lin_0.2"}  # fmt: skip
+ZOO_ACROBOT = {"normalize": True, "envs": 16, "n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4,
+               "ent_coef": 0.0}  # fmt: skip
+ZOO_LUNAR = {"envs": 16, "n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4,
+             "ent_coef": 0.01}  # fmt: skip
+ZOO_PENDULUM = {"envs": 4, "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0,
+                "learning_rate": 0.001, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4}  # fmt: skip
+SAME_CARTPOLE = {"envs": 8, "horizon": 32, "epochs": 20, "minibatch": 256, "gamma": 0.98, "lam": 0.8}
+SAME_LUNAR = {"envs": 16, "horizon": 1024, "epochs": 4, "minibatch": 64, "gamma": 0.999, "lam": 0.98, "entropy": 0.01,
+              "learning_rate": 3e-4}  # fmt: skip
+#: Ours to a score: more environments and larger steps, since simulating is cheap here.
+OUR_CARTPOLE = {"envs": 8, "horizon": 64, "epochs": 10, "minibatch": 128, "gamma": 0.98, "lam": 0.9,
+                "learning_rate": 2e-3}  # fmt: skip
+OUR_ACROBOT: dict[str, Any] = {}
+OUR_LUNAR: dict[str, Any] = {}
+OUR_PENDULUM: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A program of one peer with its arguments."""
+
+    program: str
+    row: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    environment: str = "rl"
+    runs: int = 100
+
+    def command(self, python: Path, folder: Path, arguments: dict[str, Any]) -> list[str]:
+        import json
+
+        words = [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
+        launcher = ["mpiexec", "--allow-run-as-root", "-n", "2"] if self.program == "mpi_side" else []
+        return [*launcher, str(python), str(folder / f"{self.program}.py"), self.row, *words]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured, and what Skate's figure should be of each peer's."""
+
+    name: str
+    text: str
+    cells: dict[str, Cell]
+    figure: str = "steps_per_s"
+    aims: dict[str, float] = field(default_factory=dict)
+    runs: int = 3
+    seeds: bool = False
+    more_is_better: bool = True
+    limit: float | None = None
+
+
+def _rollout(name: str, env: str, steps: int, sb3_steps: int, aim_sb3: float, vector: bool = True) -> Row:
+    arguments = {"env": env, "steps": steps, "envs": 16}
+    sb3 = {"env": env, "steps": sb3_steps, "envs": 16}
+    return Row(
+        name,
+        f"rollouts of {env} with a policy of 64 x 64, 16 environments, steps/s",
+        {
+            "skate": Cell("skate_side", "rollout", {**arguments, "vector": vector}),
+            "sb3 dummy": Cell("sb3_side", "rollout", sb3, "sb3"),
+            "sb3 subproc": Cell("sb3_side", "rollout", {**sb3, "processes": True}, "sb3"),
+            "rllib": Cell("rllib_side", "rollout", sb3, "rllib", runs=1),
+        },
+        aims={"sb3 dummy": aim_sb3, "sb3 subproc": aim_sb3, "rllib": 8.0},
+    )
+
+
+def _score(
+    name: str, env: str, at: float, steps: float, ours: dict[str, Any], theirs: dict[str, Any], seeds: int
+) -> Row:
+    task = {"env": env, "steps": steps, "at": at}
+    cells = {
+        "skate": Cell("skate_side", "score", {"algorithm": "ppo", **task, **ours}),
+        "sb3": Cell("sb3_side", "score", {"algorithm": "ppo", **task, **theirs}, "sb3"),
+    }
+    aims = {"sb3": 0.6}
+    if name == "score_cartpole":
+        cells["rllib"] = Cell("rllib_side", "score", task, "rllib", runs=3)
+        aims["rllib"] = 1 / 6
+    text = f"seconds to a score of {at:g} on {env}, with the start of the process and all imports, {seeds} seeds"
+    limit = 5.0 if name == "score_cartpole" else None
+    return Row(name, text, cells, "seconds", aims, seeds, True, False, limit)
+
+
+def _algorithm(name: str, env: str, at: float, steps: float, peer: dict[str, Any] | None, **ours: Any) -> Row:
+    task = {"algorithm": name, "env": env, "steps": steps, "at": at}
+    cells = {"skate": Cell("skate_side", "score", {**task, **ours})}
+    if peer is not None:
+        cells["sb3"] = Cell("sb3_side", "score", {**task, **peer}, "sb3")
+    text = f"seconds to a score of {at:g} on {env} within {steps:,.0f} steps, 5 seeds"
+    return Row(f"score_{name}", text, cells, "seconds", {}, 5, True, False)
+
+
+ROWS = {
+    row.name: row
+    for row in [
+        Row(
+            "pendulum",
+            "Pendulum without a policy, two lanes, steps/s",
+            {
+                "skate": Cell("skate_side", "pendulum"),
+                "two bare loops": Cell("bare", "pendulum"),
+                "async": Cell("bare", "asynchronous"),
+                "sb3 subproc": Cell("sb3_side", "pendulum", environment="sb3"),
+                "rllib": Cell("rllib_side", "pendulum", environment="rllib", runs=1),
+            },
+            aims={"two bare loops": 0.95, "async": 4.0, "sb3 subproc": 4.0, "rllib": 10.0},
+        ),
+        Row(
+            "table_4_equal",
+            "simulations of equal length in three rounds of two, steps/s",
+            {
+                "skate": Cell("skate_side", "simulations", {"equal": True}),
+                "mpi": Cell("mpi_side", "simulations", {"equal": True}, "mpi"),
+            },
+            aims={"mpi": 1.0},
+        ),
+        Row(
+            "table_4_unequal",
+            "sixty simulations of 1,000 to 100,000 steps; MPI in 30 rounds of two, steps/s",
+            {
+                "skate": Cell("skate_side", "simulations", {"equal": False}),
+                "mpi": Cell("mpi_side", "simulations", {"equal": False}, "mpi"),
+            },
+            aims={"mpi": 1.25},
+        ),
+        _rollout("rollout_cartpole", "CartPole-v1", 400_000, 40_000, 10.0),
+        _rollout("rollout_cartpole_loop", "CartPole-v1", 400_000, 40_000, 10.0, vector=False),
+        _rollout("rollout_lunar", "LunarLander-v3", 100_000, 20_000, 3.0),
+        _rollout("rollout_cheetah", "HalfCheetah-v5", 100_000, 20_000, 3.0),
+        Row(
+            "ppo_cartpole",
+            "PPO from end to end on CartPole, the zoo's settings, steps/s",
+            {
+                "skate": Cell("skate_side", "ppo", {"env": "CartPole-v1", "lanes": 1, **SAME_CARTPOLE}),
+                "plain loop": Cell("bare", "ppo", {"env": "CartPole-v1", **SAME_CARTPOLE}),
+                "sb3": Cell("sb3_side", "ppo", {"env": "CartPole-v1", **ZOO_CARTPOLE}, "sb3"),
+                "rllib": Cell("rllib_side", "ppo", {"env": "CartPole-v1"}, "rllib", runs=1),
+            },
+            aims={"plain loop": 1.0, "sb3": 2.0, "rllib": 3.0},
+        ),
+        Row(
+            "ppo_lunar",
+            "PPO from end to end on LunarLander, the zoo's settings, steps/s",
+            {
+                "skate": Cell("skate_side", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR, "lanes": 2, "envs": 8}),
+                "plain loop": Cell("bare", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR}),
+                "sb3": Cell("sb3_side", "ppo", {"env": "LunarLander-v3", **ZOO_LUNAR}, "sb3"),
+                "rllib": Cell("rllib_side", "ppo", {"env": "LunarLander-v3"}, "rllib", runs=1),
+            },
+            aims={"plain loop": 1.5, "sb3": 2.0, "rllib": 3.0},
+        ),
+        _score("score_cartpole", "CartPole-v1", 475, 1e5, OUR_CARTPOLE, ZOO_CARTPOLE, 10),
+        _score("score_pendulum", "Pendulum-v1", -200, 3e5, OUR_PENDULUM, ZOO_PENDULUM, 10),
+        _score("score_acrobot", "Acrobot-v1", -85, 1e6, OUR_ACROBOT, ZOO_ACROBOT, 3),
+        _score("score_lunar", "LunarLander-v3", 200, 1e6, OUR_LUNAR, ZOO_LUNAR, 3),
+        _algorithm("es", "CartPole-v1", 475, 5e6, None),
+        _algorithm("impala", "CartPole-v1", 475, 2e6, None),
+        _algorithm(
+            "dqn",
+            "CartPole-v1",
+            475,
+            1e5,
+            {
+                "learning_rate": 2.3e-3,
+                "batch_size": 64,
+                "buffer_size": 100_000,
+                "learning_starts": 1000,
+                "gamma": 0.99,
+                "target_update_interval": 10,
+                "train_freq": 256,
+                "gradient_steps": 128,
+                "exploration_fraction": 0.16,
+                "exploration_final_eps": 0.04,
+                "hidden": [256, 256],
+            },
+        ),
+        _algorithm("sac", "Pendulum-v1", -170, 2e4, {"learning_rate": 1e-3}),
+        Row(
+            "impala",
+            "IMPALA on CartPole, steps/s",
+            {
+                "skate": Cell("skate_side", "impala"),
+                "rllib": Cell("rllib_side", "impala", environment="rllib", runs=1),
+            },
+            aims={"rllib": 5.0},
+        ),
+        Row(
+            "first_gradient",
+            "seconds from the start of the program to the first gradient step of PPO",
+            {
+                "skate": Cell("skate_side", "first_gradient"),
+                "rllib": Cell("rllib_side", "first_gradient", environment="rllib", runs=1),
+            },
+            figure="seconds",
+            more_is_better=False,
+            limit=3.0,
+        ),
+    ]
+}

@@ -1,0 +1,148 @@
+"""Rows on Skate."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from typing import Any
+
+import tools
+
+
+def pendulum(steps: int = 200_000, lanes: int = 2) -> dict[str, Any]:
+    """Simulate without a policy in two lanes of one environment each."""
+    from skate.rl import Simulators
+
+    with Simulators("Pendulum-v1", lanes=lanes, envs=1) as sims:
+        sims.sample(None, steps=1_000)
+        began = time.perf_counter()
+        batch = sims.sample(None, steps=steps)
+        return {"steps_per_s": batch.steps / (time.perf_counter() - began)}
+
+
+def simulations(equal: bool = True) -> dict[str, Any]:
+    """Simulations as tasks: three of equal length for each of two CPUs, or sixty of lengths from 10 to 1,000."""
+    import bare
+    import skate
+
+    @skate.remote
+    def simulate(length: int) -> int:
+        import gymnasium
+        import numpy as np
+
+        if "env" not in globals():
+            globals()["env"] = gymnasium.make("Pendulum-v1", disable_env_checker=True)
+            globals()["actions"] = [np.zeros(1, np.float32)] * 100_000
+        globals()["env"].reset(seed=0)
+        bare.simulate(globals()["env"], length, globals()["actions"])
+        return length
+
+    with skate.init(num_cpus=2):
+        skate.get([simulate.remote(10) for _ in range(8)])
+        wanted = [30_000] * 6 if equal else [100 * length for length in tools.lengths()]
+        began = time.perf_counter()
+        done = sum(skate.get([simulate.remote(length) for length in wanted]))
+        return {"steps_per_s": done / (time.perf_counter() - began)}
+
+
+def rollout(env: str, steps: int, vector: bool = True, envs: int = 8, lanes: int = 2) -> dict[str, Any]:
+    """Collect steps with a policy of 64 x 64."""
+    import gymnasium
+
+    from skate.rl import Policy, Simulators
+
+    make: Any = env if vector else lambda: gymnasium.make(env)
+    with Simulators(make, lanes=lanes, envs=envs // lanes) as sims:
+        policy = Policy.create(sims.observation_space, sims.action_space)
+        sims.sample(policy, steps=envs * 64)
+        began = time.perf_counter()
+        batch = sims.sample(policy, steps=steps)
+        return {"steps_per_s": batch.steps / (time.perf_counter() - began)}
+
+
+def ppo(env: str = "CartPole-v1", steps: int = 50_000, **settings: Any) -> dict[str, Any]:
+    """PPO from end to end."""
+    from skate.rl import ppo
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = ppo.train(env, steps, seed=1, path=os.path.join(folder, "run"), progress=False, **settings)
+    return {"steps_per_s": run.history[-1]["steps"] / run.history[-1]["seconds"]}
+
+
+def score(algorithm: str, env: str, steps: float, at: float, seed: int = 1, **settings: Any) -> dict[str, Any]:
+    """Wall time and steps to a score, with the start of the process and all imports."""
+    from skate import rl
+
+    train = getattr(rl, algorithm).train
+    # The interpreter and the imports come before the run's own clock, which leaves evaluations out.
+    before_s = time.perf_counter() - tools.STARTED
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(
+            env,
+            steps,
+            seed=seed,
+            path=os.path.join(folder, "run"),
+            progress=False,
+            evaluate_every=tools.EVALUATE_EVERY,
+            stop_at=at,
+            **settings,
+        )
+    last = run.history[-1]
+    reached = last.get("score") is not None and last["score"] >= at
+    return {
+        "seconds": before_s + last["seconds"],
+        "steps": last["steps"],
+        "score": last.get("score"),
+        "reached": reached,
+    }
+
+
+def first_gradient() -> dict[str, Any]:
+    """From the beginning of the program to the end of the first gradient step."""
+    from skate.rl import ppo
+
+    with tempfile.TemporaryDirectory() as folder:
+        ppo.train(
+            "CartPole-v1",
+            1,
+            seed=1,
+            path=os.path.join(folder, "run"),
+            progress=False,
+            epochs=1,
+            minibatch=10**6,
+            callbacks=[_note],
+        )
+    return {"seconds": _noted[0] - tools.STARTED}
+
+
+_noted: list[float] = []
+
+
+def _note(run: Any, row: Any) -> None:
+    _noted.append(time.perf_counter())
+
+
+def impala(env: str = "CartPole-v1", steps: int = 500_000, **settings: Any) -> dict[str, Any]:
+    """IMPALA: steps a second, and which side waits."""
+    from skate.rl import impala
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = impala.train(env, steps, seed=1, path=os.path.join(folder, "run"), progress=False, **settings)
+    rows = run.history[len(run.history) // 4 :]
+    mean = {name: sum(row[name] for row in rows) / len(rows) for name in ("waiting", "busy", "lag")}
+    return {"steps_per_s": run.history[-1]["steps"] / run.history[-1]["seconds"], **mean}
+
+
+if __name__ == "__main__":
+    tools.main(
+        {
+            "pendulum": pendulum,
+            "simulations": simulations,
+            "rollout": rollout,
+            "ppo": ppo,
+            "score": score,
+            "first_gradient": first_gradient,
+            "impala": impala,
+        }
+    )

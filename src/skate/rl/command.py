@@ -1,0 +1,287 @@
+"""`skate rl train`, `eval` and `play`: the library from a shell.
+
+    skate rl train ppo CartPole-v1 --steps 1e5 --seed 1 --learning-rate 3e-4
+    skate rl eval runs/ppo-CartPole-v1-1
+    skate rl play runs/ppo-CartPole-v1-1 --video out.gif
+
+The options of an algorithm are the fields of its dataclass. Its module is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import importlib
+import inspect
+import re
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from skate.cli.parser import Parser
+from skate.cli.trouble import Trouble
+from skate.rl import options as option_fields
+
+ALGORITHMS = {
+    "ppo": "proximal policy optimisation: a first choice",
+    "es": "evolution strategies: any number of CPUs, no gradients",
+    "impala": "importance weighted actor-learner: simulation never stops",
+    "dqn": "deep Q-learning with prioritised replay: discrete actions",
+    "sac": "soft actor-critic: continuous actions, few steps",
+}
+COMMANDS = {
+    "train": "train a policy; the run is a folder",
+    "eval": "score the policy of a run",
+    "play": "watch the policy of a run, in a window or a video",
+}
+EXAMPLES = """example:
+  skate rl train ppo CartPole-v1 --steps 1e5 --seed 1
+  skate rl train ppo --resume runs/ppo-CartPole-v1-1 --steps 2e5
+  skate rl eval runs/ppo-CartPole-v1-1 --episodes 100
+  skate rl play runs/ppo-CartPole-v1-1 --video out.gif"""
+FRAMES_PER_SECOND = 30
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command of `skate rl`; its exit code."""
+    words = [re.sub(r"^--\w+", lambda flag: flag[0].replace("_", "-"), word) for word in words]
+    try:
+        options = parse(words or ["--help"])
+        code: int = options.run(options)
+        return code
+    except Trouble:
+        raise
+    except Exception as error:
+        if not is_deliberate(error):
+            raise
+        what, _, then = str(error).partition("\n  next: ")
+        raise Trouble(what, then) from None
+
+
+def train_main(algorithm: str) -> None:
+    """`python -m skate.rl.ppo CartPole-v1` is `skate rl train ppo CartPole-v1`."""
+    from skate.cli import main as command_line
+
+    sys.exit(command_line(["rl", "train", algorithm, *sys.argv[1:]]))
+
+
+def is_deliberate(error: Exception) -> bool:
+    """Whether this library raised the error to tell the user something. Any other is a defect, and has a traceback."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    ours = Path(last.filename).parent == Path(__file__).parent and (last.line or "").startswith("raise ")
+    return ours or type(error).__name__ == "EnvError"
+
+
+# -- what can be said --------------------------------------------------------------------------------------------------
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command, with `run`, which does it."""
+    parser = _parser(Parser, "skate rl", "simulation and learning", EXAMPLES)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser, required=True)
+    train = _parser(commands.add_parser, "train", COMMANDS["train"], EXAMPLES)
+    for name, run, add in (("eval", _eval, _add_eval), ("play", _play, _add_play)):
+        each = _parser(commands.add_parser, name, COMMANDS[name], EXAMPLES)
+        each.add_argument("folder", metavar="RUN", help="the folder of the run")
+        each.add_argument("--env", metavar="ID", help="another environment than that of the run")
+        add(each)
+        each.set_defaults(run=run)
+    algorithms = train.add_subparsers(metavar="ALGO", parser_class=Parser, required=True)
+    _check_word(parser, "command", words[:1], COMMANDS)
+    asked = words[1:2] if words[0] == "train" else []
+    _check_word(train, "algorithm", asked, ALGORITHMS)
+    for name, text in ALGORITHMS.items():
+        each = _parser(algorithms.add_parser, name, text, EXAMPLES.splitlines()[1].replace("ppo", name))
+        if [name] == asked:
+            _add_train(each, name)
+    return parser.parse_args(words)
+
+
+def _parser(make: Callable[..., Any], name: str, text: str, epilog: str) -> Parser:
+    layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+    more = {} if make is Parser else {"help": text}
+    made: Parser = make(
+        name, description=text.capitalize() + ".", epilog=epilog, formatter_class=layout, allow_abbrev=False, **more
+    )
+    return made
+
+
+def _check_word(parser: Parser, kind: str, words: Sequence[str], known: dict[str, str]) -> None:
+    for word in words:
+        if not word.startswith("-") and word not in known:
+            near = difflib.get_close_matches(word, known, n=1)
+            parser.error(f"there is no {kind} {word!r}{f'; did you mean {near[0]}?' if near else '.'}")
+
+
+def _add_train(parser: Parser, algorithm: str) -> None:
+    from skate import rl
+
+    function = getattr(rl, algorithm).train
+    kind = next(kind for kind in option_fields.alternatives(get_type_hints(function)["options"]) if kind is not None)
+    steps = inspect.signature(function).parameters["steps"].default
+    parser.usage = f"{parser.prog} [ENV] [--steps N] [--seed N] [--resume RUN] [settings]"
+    parser.add_argument("env", metavar="ENV", nargs="?", help="an id of gymnasium, or module:id")
+    for flag, hint, text in (
+        ("--steps", int, f"steps of environments in all ({steps:,.0f})"),
+        ("--seed", int, "what all random numbers follow from (0)"),
+        ("--path", str, f"the folder of the run (runs/{algorithm}-ENV-1 and so on)"),
+        ("--resume", str, "go on with the run in that folder"),
+        ("--evaluate-every", int, "play 20 episodes every so many steps (0: never)"),
+        ("--stop-at", float, "end when their mean return is that high"),
+    ):
+        _add(parser, flag, hint, text)
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    group = parser.add_argument_group(f"settings ({kind.__name__})")
+    for name, hint, default, text in option_fields.fields(kind):
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).lower()
+        _add(group, "--" + name.replace("_", "-"), hint, f"{text} ({shown})")
+    names = [name for name, *_ in option_fields.fields(kind)]
+    parser.set_defaults(run=functools.partial(_train, function, names))
+
+
+def _add(group: Any, flag: str, hint: Any, text: str) -> None:
+    # What is not said is left out: a run that is resumed keeps its own settings.
+    words: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
+    if hint is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **words)
+    else:
+        group.add_argument(flag, metavar=option_fields.describe(hint).upper(), type=_value(flag, hint), **words)
+
+
+def _value(flag: str, hint: Any) -> Callable[[str], Any]:
+    def value(text: str) -> Any:
+        try:
+            return option_fields.parse(flag, hint, text)
+        except TypeError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {option_fields.describe(hint)}.") from None
+
+    return value
+
+
+def _add_eval(parser: Parser) -> None:
+    parser.add_argument("--episodes", type=_value("--episodes", int), default=100, help="how many (100)")
+    parser.add_argument("--seed", type=_value("--seed", int), default=0, help="of the episodes (0)")
+
+
+def _add_play(parser: Parser) -> None:
+    parser.add_argument("--video", metavar="FILE", type=Path, help="out.mp4 or out.gif; by default a window")
+    parser.add_argument("--episodes", type=_value("--episodes", int), default=1, help="how many (1)")
+    parser.add_argument("--seed", type=_value("--seed", int), default=0, help="of the first episode (0)")
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+
+def _train(function: Callable[..., Any], names: Sequence[str], options: argparse.Namespace) -> int:
+    known = {*names, "steps", "seed", "path", "resume", "evaluate_every", "stop_at"}
+    given = {name: value for name, value in vars(options).items() if name in known}
+    env = options.env
+    if env is None:
+        if "resume" not in given:
+            raise Trouble("which environment to train on was not said.", "name one, such as CartPole-v1.", exit_code=2)
+        env = option_fields.stored(given["resume"])["env"]
+    _check_env(env)
+    run = function(env, progress=False if options.quiet else None, **given)
+    print(run)
+    print(run.path)
+    return 0
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from skate import rl
+
+    policy, env = _found(options)
+    print(rl.evaluate(policy, env, episodes=options.episodes, seed=options.seed))
+    return 0
+
+
+def _found(options: argparse.Namespace) -> tuple[Any, str]:
+    """The policy of a run, and its environment."""
+    from skate import rl
+
+    env = options.env or option_fields.stored(options.folder)["env"]
+    _check_env(env)
+    return rl.Policy.load(options.folder), env
+
+
+def _check_env(env: str) -> None:
+    from gymnasium import error
+
+    from skate.rl.env import find_spec
+
+    try:
+        find_spec(env)
+    except (error.Error, ImportError) as problem:
+        then = "name an id that gymnasium knows, or module:id for one that the module registers."
+        raise Trouble(f"there is no environment {env!r}: {problem}", then) from None
+
+
+def _play(options: argparse.Namespace) -> int:
+    from gymnasium.error import DependencyNotInstalled, Error
+
+    policy, env = _found(options)
+    write = None if options.video is None else _writer(options.video)
+    try:
+        frames = _frames(policy, env, options, "human" if write is None else "rgb_array")
+        if write is None:
+            deque(frames, 0)
+        else:
+            write(frames, next(frames))
+            print(options.video)
+    except DependencyNotInstalled as error:
+        raise Trouble(f"{env} cannot be shown: {error}.", "pip install 'skate[video]'.") from None
+    except Error as error:
+        raise Trouble(f"{env} cannot be shown: {error}", "--env ID names another environment.") from None
+    return 0
+
+
+def _writer(file: Path) -> Callable[[Iterator[Any], int], None]:
+    """What writes frames to a file of that kind; found before anything is simulated."""
+    if file.suffix == ".gif":
+        return functools.partial(_write_gif, file)
+    if file.suffix not in (".mp4", ".mkv", ".mov"):
+        raise Trouble(f"{file} is no video that can be written.", "name a .mp4 or a .gif.", exit_code=2)
+    try:
+        imageio = importlib.import_module("imageio.v2")
+        importlib.import_module("imageio_ffmpeg")
+    except ImportError as error:
+        raise Trouble(f"{file} cannot be written: {error}.", "pip install 'skate[video]', or name a .gif.") from None
+
+    def write(frames: Iterator[Any], fps: int) -> None:
+        with imageio.get_writer(file, fps=fps, macro_block_size=2) as video:
+            for frame in frames:
+                video.append_data(frame)
+
+    return write
+
+
+def _write_gif(file: Path, frames: Iterator[Any], fps: int) -> None:
+    from PIL import Image
+
+    images = (Image.fromarray(frame).quantize(64) for frame in frames)
+    next(images).save(file, save_all=True, append_images=images, duration=round(1000 / fps), loop=0)
+
+
+def _frames(policy: Any, env: str, options: argparse.Namespace, mode: str) -> Iterator[Any]:
+    """Frames a second, and then every frame."""
+    import gymnasium
+
+    from skate.rl.env import find_spec
+
+    made = gymnasium.make(find_spec(env), render_mode=mode)
+    try:
+        yield int(made.metadata.get("render_fps") or FRAMES_PER_SECOND)
+        for episode in range(options.episodes):
+            observation, _ = made.reset(seed=options.seed + episode)
+            total, steps, over = 0.0, 0, False
+            while not over:
+                yield made.render() if mode == "rgb_array" else None  # a window is drawn by each step
+                observation, reward, terminated, truncated, _ = made.step(policy.act(observation))
+                total, steps, over = total + float(reward), steps + 1, terminated or truncated
+            print(f"episode {episode + 1}: return {total:.4g} in {steps:,} steps")
+    finally:
+        made.close()

@@ -1,0 +1,323 @@
+"""Environments as lanes see them: N of them, stepped together, with one meaning of autoreset.
+
+gymnasium has three meanings (`AutoresetMode`), EnvPool another spelling of the first, and a single `Env` has none.
+Here they are one. `step` returns, beside rewards and flags,
+
+- `observations`: what the policy acts on next, already of the new episode where one has ended;
+- `finals`: the last observation of each episode that ended in this step, which is what a value is estimated from;
+- `real`: False where an environment spent the step on resetting itself (next-step autoreset). Nothing was done then, so
+  nothing may be learnt from it.
+
+Observations are flattened as `spaces` describes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from skate.rl import spaces
+
+_HERE = os.path.dirname(__file__)
+
+
+class EnvError(RuntimeError):
+    """An environment could not be made, or failed while it was simulated. The text names it, its lane and the line."""
+
+
+class Step(NamedTuple):
+    """What one step of all environments gives."""
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    real: np.ndarray
+    finals: dict[int, np.ndarray]
+
+
+class Envs(ABC):
+    """N environments of one kind that are stepped together."""
+
+    count: int
+    observation: spaces.Description
+    action: spaces.Description
+    observation_space: Any
+    action_space: Any
+
+    def _describe(self, observation_space: Any, action_space: Any, count: int) -> None:
+        self.observation_space, self.action_space, self.count = observation_space, action_space, count
+        self.observation = spaces.describe(observation_space)
+        self.action = spaces.describe_action(action_space)
+        self.shape, self.dtype = spaces.shape_and_dtype(self.observation)
+        self._all_real = np.ones(count, bool)
+
+    @abstractmethod
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
+        """Begin an episode in every environment; their first observations."""
+
+    @abstractmethod
+    def step(self, actions: np.ndarray) -> Step:
+        """Step every environment."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environments."""
+
+
+class Loop(Envs):
+    """Single environments, stepped one after the other in this process."""
+
+    def __init__(self, envs: list[Any]) -> None:
+        self.envs = envs
+        self._describe(envs[0].observation_space, envs[0].action_space, len(envs))
+        self._steps = [env.step for env in envs]
+        self._flat = spaces.is_flat(self.observation)
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
+        observations = np.empty((self.count, *self.shape), self.dtype)
+        for i in range(self.count):
+            observations[i] = self.reset_one(i, None if seeds is None else int(seeds[i]))
+        return observations
+
+    def reset_one(self, i: int, seed: int | None = None) -> np.ndarray:
+        """Begin an episode in one environment."""
+        return self._checked(i, self.envs[i].reset(seed=seed)[0])
+
+    def step(self, actions: np.ndarray) -> Step:
+        observations = np.empty((self.count, *self.shape), self.dtype)
+        rewards, terminated, truncated, finals = [], [], [], {}
+        shape = self.shape
+        for i, action in enumerate(actions if actions.ndim > 1 else actions.tolist()):
+            observation, reward, over, cut, _ = self._steps[i](action)
+            # Assigning would broadcast an observation of another shape without a word.
+            if not self._flat or getattr(observation, "shape", None) != shape:
+                observation = self._checked(i, observation)
+            if over or cut:
+                finals[i] = np.array(observation, self.dtype)
+                observation = self.reset_one(i)
+            observations[i] = observation
+            rewards.append(reward)
+            terminated.append(over)
+            truncated.append(cut)
+        flags = np.array(terminated, bool), np.array(truncated, bool)
+        return Step(observations, self._numbers(rewards), *flags, self._all_real, finals)
+
+    def roll(
+        self, i: int, observation: np.ndarray, actions: list[Any], out: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, bool, bool, np.ndarray]]]:
+        """Run one environment through given actions; what it observed before each of them goes into `out`.
+
+        Returns the observation after the last action, the rewards, and for each end of an episode its time, whether it
+        terminated, whether it was truncated, and its last observation.
+        """
+        step, shape, flat = self._steps[i], self.shape, self._flat
+        rewards: list[float] = []
+        ends: list[tuple[int, bool, bool, np.ndarray]] = []
+        for t, action in enumerate(actions):
+            out[t] = observation
+            observation, reward, over, cut, _ = step(action)
+            if not flat or getattr(observation, "shape", None) != shape:
+                observation = self._checked(i, observation)
+            rewards.append(reward)
+            if over or cut:
+                ends.append((t, over, cut, np.array(observation, self.dtype)))
+                observation = self.reset_one(i)
+        return observation, self._numbers(rewards, i), ends
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _checked(self, i: int, observation: Any) -> np.ndarray:
+        problem, flat = "", np.empty(0)
+        try:
+            flat = np.asarray(observation) if self._flat else spaces.flatten_one(self.observation, observation)
+            if flat.shape != self.shape:
+                problem = f"of shape {flat.shape}, and its observation_space says {self.shape}"
+        except (ValueError, IndexError, KeyError, TypeError) as error:
+            problem = f"that is not in its observation_space ({error!r})"
+        if problem:
+            raise ValueError(f"environment {i} gave an observation {problem}.{self._where(i)}") from None
+        return flat
+
+    def _numbers(self, rewards: list[Any], i: int | None = None) -> np.ndarray:
+        """Rewards of all environments, or of environment `i` one after the other, as an array."""
+        numbers: np.ndarray = np.empty((0, 0))
+        with suppress(TypeError, ValueError):
+            numbers = np.array(rewards, np.float32)
+        if numbers.ndim == 1:
+            return numbers
+        odd = next((k for k, reward in enumerate(rewards) if np.ndim(reward)), 0)
+        which = odd if i is None else i
+        said = f"{rewards[odd]!r} as a reward, and that is one number"
+        raise ValueError(f"environment {which} gave {said}.{self._where(which)}")
+
+    def _where(self, i: int) -> str:
+        code = getattr(self.envs[i].unwrapped.step, "__code__", None)
+        return f"\n  its step() is in {code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+class Vector(Envs):
+    """A vector environment of gymnasium, ALE or EnvPool, in whichever way it resets itself."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        single_observation = getattr(env, "single_observation_space", env.observation_space)
+        single_action = getattr(env, "single_action_space", env.action_space)
+        self._describe(single_observation, single_action, env.num_envs if hasattr(env, "num_envs") else len(env))
+        # EnvPool says nothing: it resets in the step after the end.
+        mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode", "NextStep")
+        self._mode = str(getattr(mode, "value", mode))
+        self._ended = np.zeros(self.count, bool)
+        # gymnasium's own take a seed for each environment, others one for all, and EnvPool when it is made.
+        own = isinstance(
+            getattr(env, "unwrapped", env), gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
+        )
+        self._seeds_taken = 0 if _is_envpool(env) else self.count if own else 1
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
+        self._ended = np.zeros(self.count, bool)
+        if seeds is None or not self._seeds_taken:
+            return self._checked(self.env.reset()[0])
+        taken = [int(seed) for seed in seeds[: self._seeds_taken]]
+        return self._checked(self.env.reset(seed=taken if self._seeds_taken > 1 else taken[0])[0])
+
+    def step(self, actions: np.ndarray) -> Step:
+        raw, rewards, terminated, truncated, info = self.env.step(actions)
+        observations = self._checked(raw)
+        # Copies: the next step may use the same arrays again.
+        rewards, terminated, truncated = np.array(rewards, np.float32), np.array(terminated), np.array(truncated)
+        if not rewards.shape == terminated.shape == truncated.shape == (self.count,):
+            shapes = rewards.shape, terminated.shape, truncated.shape
+            raise ValueError(f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).")
+        ended = terminated | truncated
+        finals: dict[int, np.ndarray] = {}
+        real = self._all_real
+        if self._mode == "NextStep":
+            if self._ended.any():
+                real = ~self._ended
+                terminated, truncated, ended = terminated & real, truncated & real, ended & real
+            if ended.any():
+                finals = {int(i): observations[i].copy() for i in np.flatnonzero(ended)}
+            self._ended = ended
+        elif ended.any():
+            if self._mode == "SameStep":
+                last = info["final_obs"]
+                finals = {int(i): self._final(last, int(i)) for i in np.flatnonzero(ended)}
+            else:
+                finals = {int(i): observations[i].copy() for i in np.flatnonzero(ended)}
+                observations = self._checked(self.env.reset(options={"reset_mask": ended})[0])
+        return Step(observations, rewards, terminated, truncated, real, finals)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _final(self, last: Any, i: int) -> np.ndarray:
+        if isinstance(last, dict):
+            return spaces.flatten_one(self.observation, {key: part[i] for key, part in last.items()})
+        if isinstance(last, tuple):
+            return spaces.flatten_one(self.observation, tuple(part[i] for part in last))
+        return spaces.flatten_one(self.observation, last[i]).copy()
+
+    def _checked(self, observations: Any) -> np.ndarray:
+        flat = spaces.flatten(self.observation, observations)
+        if flat.shape != (self.count, *self.shape):
+            raise ValueError(
+                f"the vector environment gave observations of shape {flat.shape}; "
+                f"its spaces say {(self.count, *self.shape)}."
+            )
+        return flat
+
+
+def make_envs(env: Any, count: int, seed: int = 0, single: bool = False) -> Envs:
+    """Make `count` environments from an id, a spec or a factory.
+
+    A factory that has parameters named `num_envs` or `seed` gets them, so a factory of a vector environment can make
+    one of the size that is asked for. `single` asks for environments that can be reset one by one, where there is a
+    choice, and takes a vector environment of any size where there is none.
+    """
+    if isinstance(env, str):
+        env = find_spec(env)
+    if isinstance(env, gymnasium.envs.registration.EnvSpec):
+        entry = env.vector_entry_point
+        if entry is not None and not single and not env.additional_wrappers and "Jax" not in str(entry):
+            return Vector(gymnasium.make_vec(env, num_envs=count, vectorization_mode="vector_entry_point"))
+        return Loop([gymnasium.make(env, disable_env_checker=True) for _ in range(count)])
+    first = _call(portable(env), count, seed)
+    if hasattr(first, "num_envs") or hasattr(first, "single_action_space") or _is_envpool(first):
+        vector = Vector(first)
+        if vector.count != count and not single:
+            raise ValueError(
+                f"the factory made {vector.count} environments and envs={count} were asked for. "
+                "Give the factory a parameter `num_envs`, or pass envs= with the number it makes."
+            )
+        return vector
+    return Loop([first, *(_call(env, count, seed) for _ in range(count - 1))])
+
+
+def portable(env: Any) -> Any:
+    """What other processes can make environments from; an id that is registered here alone becomes its spec."""
+    if isinstance(env, str):
+        return gymnasium.registry.get(env, env)
+    if callable(env) or isinstance(env, gymnasium.envs.registration.EnvSpec):
+        return env
+    raise TypeError(
+        f"an environment is given as an id, a gymnasium spec or a factory, and this is {type(env).__name__}. "
+        "Each lane makes environments of its own: pass a function that makes one."
+    )
+
+
+def name_of(env: Any) -> str:
+    """What to call an environment in texts and folders."""
+    if isinstance(env, str):
+        return env
+    env = getattr(env, "func", env)  # of a partial
+    spec = getattr(env, "spec", env)
+    name = getattr(spec, "id", None) or getattr(env, "__qualname__", None) or type(env).__name__
+    return str(name).replace("<lambda>", "lambda").replace("<locals>.", "")
+
+
+@contextmanager
+def blamed(env: Any, lane: int) -> Iterator[None]:
+    """Raise an EnvError for anything that goes wrong inside, with the environment, the lane and the line."""
+    try:
+        yield
+    except EnvError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        outside = [frame for frame in frames if os.path.dirname(frame.filename) != _HERE]
+        text = f"{name_of(env)} failed in lane {lane}: {type(error).__name__}: {error}"
+        text += "\n" + "".join(traceback.format_list(outside or frames[-1:])).rstrip()
+        raise EnvError(text) from error
+
+
+def find_spec(name: str) -> Any:
+    """The spec that an id names. As in `gymnasium.make`, `module:id` imports the module that registers it."""
+    module, _, identifier = name.rpartition(":")
+    if module or name.startswith("ALE/"):
+        importlib.import_module(module or "ale_py")
+    return gymnasium.spec(identifier)
+
+
+def _is_envpool(env: Any) -> bool:
+    return type(env).__module__.startswith("envpool") or type(env).__name__.endswith("EnvPool")
+
+
+def _call(factory: Callable[..., Any], count: int, seed: int) -> Any:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return factory()
+    given = {"num_envs": count, "seed": seed}
+    return factory(**{name: value for name, value in given.items() if name in parameters})

@@ -1,0 +1,91 @@
+"""Files of a run that are never half written, whenever the process is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Where runs are that were given no path.
+FOLDER = "runs"
+
+
+def new_folder(path: str | os.PathLike[str] | None, algorithm: str, env: str) -> Path:
+    """Make the folder of a run: `path`, or the first one in `runs` that is not taken."""
+    if path is not None:
+        folder = Path(path)
+        if (folder / "options.json").exists():
+            raise FileExistsError(
+                f"{folder} has a run in it already, and a run is never overwritten.\n"
+                f"  next: resume={str(folder)!r} goes on with it; another path= begins a new one."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    name = f"{algorithm}-{re.sub(r'[^A-Za-z0-9_.]+', '-', env)}"
+    for number in itertools.count(1):
+        folder = Path(FOLDER, f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def beside(file: Path) -> Iterator[Path]:
+    """Where to write a file, so that a reader finds the old or the new one, also after a crash."""
+    new = file.with_name(f".{file.name}.new")
+    yield new
+    sync(new)
+    os.replace(new, file)
+    sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(file: Path, data: bytes) -> None:
+    """Write a file in one step."""
+    with beside(file) as new:
+        new.write_bytes(data)
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Any], texts: Mapping[str, Any]) -> None:
+    """Write arrays, and texts as JSON, to a safetensors file in one step."""
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    with beside(file) as new:
+        save_file(arrays, new, {name: json.dumps(text) for name, text in texts.items()})
+
+
+def read_tensors(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `write_tensors` has written."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as opened:
+        texts = {name: json.loads(text) for name, text in (opened.metadata() or {}).items()}
+        return {name: opened.get_tensor(name) for name in opened.keys()}, texts  # noqa: SIM118
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a history. A line that a kill has torn is the last one, and is dropped."""
+    rows: list[dict[str, Any]] = []
+    for line in (file.read_bytes() if file.exists() else b"").split(b"\n")[:-1]:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows

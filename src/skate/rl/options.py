@@ -1,0 +1,137 @@
+"""Options of algorithms: dataclasses with one line per setting, read from keywords, from JSON and from the shell.
+
+    @dataclass(frozen=True)
+    class PPOOptions:
+        learning_rate: float = setting(3e-4, "step size of Adam")
+        hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
+
+A setting is a bool, int, float, str, Literal, a tuple of one of these, or one of these or None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def setting(default: T, text: str) -> T:
+    """A field of an options dataclass: its default, and what it does in a few words, which `--help` shows."""
+    found: T = dataclasses.field(default=default, metadata={"help": text})
+    return found
+
+
+def fields(kind: type) -> list[tuple[str, Any, Any, str]]:
+    """Each setting of an options class: its name, type, default and text."""
+    hints = get_type_hints(kind)
+    return [(f.name, hints[f.name], f.default, f.metadata.get("help", "")) for f in dataclasses.fields(kind)]
+
+
+def choose(kind: type[T], options: T | None, settings: Mapping[str, Any], resume: Any = None) -> T:
+    """The options of a run: `options`, or those of the run that is resumed, or the defaults, changed by `settings`."""
+    known = {name: hint for name, hint, _, _ in fields(kind)}
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise TypeError(
+                f"{kind.__name__} has no setting {name!r}{f'; did you mean {near[0]!r}?' if near else '.'}\n"
+                f"  next: its settings are {', '.join(known)}."
+            )
+    if options is None:
+        options = from_json(kind, stored(resume)["options"]) if resume is not None else kind()
+    elif not isinstance(options, kind):
+        raise TypeError(f"options is a {type(options).__name__}, and it must be a {kind.__name__}.")
+    checked = {name: check(f"{kind.__name__}.{name}", known[name], value) for name, value in settings.items()}
+    return dataclasses.replace(options, **checked)  # type: ignore[type-var]
+
+
+def stored(path: Any) -> dict[str, Any]:
+    """What the folder of a run says about it (`options.json`)."""
+    file = Path(path) / "options.json"
+    try:
+        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"{path} is not the folder of a run: it has no options.json.\n"
+            "  next: name a folder that train() made, such as runs/ppo-CartPole-v1-1."
+        ) from None
+    return about
+
+
+def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Options as they were stored. A setting that did not exist then has its default."""
+    hints = get_type_hints(kind)
+    if unknown := sorted(values.keys() - hints.keys()):
+        raise ValueError(
+            f"the stored options have settings that {kind.__name__} has not: {', '.join(unknown)}.\n"
+            "  why:  another version of the algorithm wrote them; options.json names the versions."
+        )
+    return kind(**{name: check(f"{kind.__name__}.{name}", hints[name], value) for name, value in values.items()})
+
+
+def check(name: str, hint: Any, value: Any) -> Any:
+    """The value as its type says: 1e5 is an int where one is wanted, a list of JSON is a tuple."""
+    for kind in alternatives(hint):
+        origin = get_origin(kind)
+        if kind in (None, type(None)) and value is None:
+            return None
+        if origin is Literal and value in get_args(kind):
+            return value
+        if origin is tuple and isinstance(value, (list, tuple)):
+            return tuple(check(name, get_args(kind)[0], element) for element in value)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind is int and number and float(value).is_integer():
+            return int(value)
+        if kind is float and number:
+            return float(value)
+        if kind in (bool, str) and isinstance(value, kind):
+            return value
+    raise TypeError(f"{name} is {value!r}, and it must be {describe(hint)}.")
+
+
+def parse(name: str, hint: Any, text: str) -> Any:
+    """The value that a word of the shell stands for: `1e5`, `64,64`, `none`, `true`."""
+    for kind in alternatives(hint):
+        value: Any = text
+        if kind in (None, type(None)):
+            value = None if text.lower() == "none" else text
+        elif kind is bool:
+            value = {"true": True, "false": False}.get(text.lower(), text)
+        elif get_origin(kind) is tuple:
+            value = [parse(name, get_args(kind)[0], word) for word in text.split(",") if word.strip()]
+        elif kind in (int, float):
+            try:
+                value = float(text)
+            except ValueError:
+                continue
+        try:
+            return check(name, kind, value)
+        except TypeError:
+            continue
+    raise TypeError(f"{name} is {text!r}, and it must be {describe(hint)}.")
+
+
+def describe(hint: Any) -> str:
+    """A type in words, for errors and `--help`."""
+    words = []
+    for kind in alternatives(hint):
+        if kind in (None, type(None)):
+            words.append("none")
+        elif get_origin(kind) is Literal:
+            words += [str(choice) for choice in get_args(kind)]
+        elif get_origin(kind) is tuple:
+            words.append(f"{describe(get_args(kind)[0])},…")
+        else:
+            words.append(getattr(kind, "__name__", str(kind)))
+    return " or ".join(words)
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)

@@ -1,0 +1,258 @@
+"""Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
+
+    repeat:  simulate `horizon` steps in every environment with the newest policy
+             estimate advantages (Schulman et al. 2016, https://arxiv.org/abs/1506.02438)
+             for some epochs, in shuffled minibatches: a gradient step on the clipped objective, the value's error
+             and the entropy
+
+Departures from the paper, all of them usual today:
+- Policy and value are two networks (the paper shares layers in some experiments). Images too.
+- Advantages are scaled to mean 0 and deviation 1 in every minibatch. Gradients are cut to a norm of `gradient_norm`.
+- Weights begin orthogonal, the policy's last layer small. Step size and clipping fall linearly with `anneal`.
+- An episode that a time limit cuts is not over: the value of its last observation goes into its return.
+- `ordered=False` samples as in the paper of Ray (Moritz et al. 2018): blocks of `horizon` steps are taken as they
+  finish until there are enough, so a slow lane delays nothing, and some blocks were made by the policy before.
+
+Ordered, the weights follow from (options, seed), bit for bit, on any number of CPUs of one kind.
+
+>>> run = train("CartPole-v1", steps=50_000, seed=1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from skate.rl import returns, torch_policy
+from skate.rl.block import Batch
+from skate.rl.options import choose, setting
+from skate.rl.policy import Policy
+from skate.rl.run import Callback, Run
+from skate.rl.simulate import Simulators
+
+
+@dataclass(frozen=True)
+class PPOOptions:
+    """Settings of PPO. The defaults suit small control problems; docs/rl.md has settings for others."""
+
+    lanes: int = setting(2, "actors that simulate")
+    envs: int = setting(8, "environments in each lane")
+    horizon: int = setting(64, "steps of every environment in an iteration")
+    ordered: bool = setting(True, "every environment gives the same number of steps; the run can be repeated")
+    epochs: int = setting(10, "passes over the data of an iteration")
+    minibatch: int = setting(256, "transitions in a gradient step")
+    learning_rate: float = setting(1e-3, "step size of Adam at the beginning")
+    anneal: bool = setting(True, "step size and clipping fall linearly to zero at the last step")
+    gamma: float = setting(0.99, "discount of rewards a step")
+    lam: float = setting(0.95, "weight of long returns in advantages (lambda)")
+    clip: float = setting(0.2, "how far the probability of an action may move in an iteration")
+    entropy: float = setting(0.0, "weight of the entropy")
+    value: float = setting(0.5, "weight of the value's error")
+    gradient_norm: float = setting(0.5, "largest norm of a gradient")
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
+    activation: str = setting("tanh", "tanh or relu")
+    log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
+    normalise: bool = setting(False, "scale observations by their mean and deviation")
+    scale_rewards: bool = setting(False, "divide rewards by the deviation of the discounted return")
+    threads: int = setting(1, "threads of the learner; sums depend on it")
+
+
+class Learner:
+    """The policy and value networks with their optimiser: improves a policy from a batch."""
+
+    def __init__(self, policy: Policy, options: PPOOptions, seed: int) -> None:
+        self.policy, self.options = policy, options
+        self.actor = torch_policy.module(policy)
+        self.critic = torch_policy.critic(policy.network, seed + 1)
+        parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self.optimizer = torch_policy.Adam(parameters, options.learning_rate)
+        self.rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1_000_000,)))
+        self._scale = RewardScale(options.gamma)
+
+    def learn(self, batch: Batch, left: float) -> dict[str, float]:
+        """Improve the policy from a batch; `left` is the part of the run that is still to come."""
+        options, policy = self.options, self.policy
+        remaining = left if options.anneal else 1.0
+        self.optimizer.learning_rate = options.learning_rate * remaining
+        real = np.flatnonzero(batch.mask)
+        inputs = torch_policy.tensor(policy.inputs(_rows(batch.observations, 2)))
+        with torch.no_grad():
+            values = self.critic(inputs)[:, 0].numpy().reshape(batch.shape)
+            cut_values = self.critic(torch_policy.tensor(policy.inputs(batch.bootstrap)))[:, 0].numpy()
+        if options.scale_rewards:
+            batch = self._scale(batch)
+        advantages, targets = returns.gae(batch, (values, cut_values), options.gamma, options.lam)
+        data = (
+            inputs,
+            torch_policy.tensor(_rows(batch.actions, 2)),
+            torch_policy.tensor(batch.log_probs.reshape(-1)),
+            torch_policy.tensor(advantages.reshape(-1)),
+            torch_policy.tensor(targets.reshape(-1)),
+        )
+        sums = torch.zeros(4)
+        count = 0
+        for _ in range(options.epochs):
+            order = torch.from_numpy(self.rng.permutation(real))
+            for chosen in order.split(options.minibatch):
+                if len(chosen) > 1:  # the deviation of one advantage is none
+                    sums += self._step(*(column[chosen] for column in data), clip=options.clip * remaining)
+                    count += 1
+        normaliser = (
+            None if policy.normaliser is None else policy.normaliser.updated(_rows(batch.observations, 2)[real])
+        )
+        self.policy = policy.with_weights(torch_policy.weights(self.actor), normaliser)
+        names = ("policy_loss", "value_loss", "entropy", "clipped")
+        return {name: float(value) / max(count, 1) for name, value in zip(names, sums, strict=True)}
+
+    def _step(
+        self,
+        inputs: torch.Tensor,
+        actions: torch.Tensor,
+        old_log_probs: torch.Tensor,
+        advantages: torch.Tensor,
+        targets: torch.Tensor,
+        *,
+        clip: float,
+    ) -> torch.Tensor:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        chances = torch_policy.Distribution(self.policy.network, self.actor(inputs), self.actor.log_std)
+        ratio = (chances.log_prob(actions) - old_log_probs).exp()
+        clipped = ratio.clamp(1 - clip, 1 + clip)
+        policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+        value_loss = torch.nn.functional.mse_loss(self.critic(inputs)[:, 0], targets)
+        entropy = chances.entropy().mean()
+        loss = policy_loss + self.options.value * value_loss - self.options.entropy * entropy
+        self.optimizer.step(loss, self.options.gradient_norm)
+        moved = (ratio.detach() != clipped.detach()).float().mean()
+        return torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), moved])
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Everything that `restore` needs, as arrays and as what goes into JSON."""
+        tensors = torch_policy.state({"actor": self.actor, "critic": self.critic}, optimizer=self.optimizer)
+        return tensors | self._scale.state(), {"rng": self.rng.bit_generator.state}
+
+    def restore(self, policy: Policy, tensors: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.policy = policy
+        torch_policy.restore(tensors, {"actor": self.actor, "critic": self.critic}, optimizer=self.optimizer)
+        self.rng.bit_generator.state = meta["rng"]
+        self._scale.restore(tensors)
+
+
+class RewardScale:
+    """Divides rewards by the deviation of the discounted return so far. Columns carry it from batch to batch."""
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma, self._carried = gamma, np.zeros(0)
+        self._count, self._mean, self._squares = 0.0, 0.0, 0.0
+
+    def __call__(self, batch: Batch) -> Batch:
+        from dataclasses import replace
+
+        if self._carried.shape != (batch.shape[1],):  # unordered batches have as many columns as came
+            self._carried = np.zeros(batch.shape[1])
+        over = batch.terminated | batch.truncated
+        sums = np.empty(batch.shape)
+        for t in range(batch.shape[0]):
+            self._carried = self._carried * self._gamma + batch.rewards[t]
+            sums[t] = self._carried
+            self._carried = np.where(over[t], 0.0, self._carried)
+        seen = sums[batch.mask]
+        total = self._count + len(seen)
+        delta = seen.mean() - self._mean
+        self._squares += seen.var() * len(seen) + delta**2 * self._count * len(seen) / total
+        self._mean, self._count = self._mean + delta * len(seen) / total, total
+        deviation = np.sqrt(self._squares / total) + 1e-8
+        return replace(batch, rewards=np.clip(batch.rewards / deviation, -10, 10).astype(np.float32))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The statistics, for a checkpoint."""
+        return {"rewards": np.array([self._count, self._mean, self._squares])}
+
+    def restore(self, tensors: dict[str, np.ndarray]) -> None:
+        """Go on with the statistics of a checkpoint."""
+        self._count, self._mean, self._squares = tensors["rewards"].tolist()
+
+
+def train(
+    env: Any,
+    steps: float = 100_000,
+    *,
+    seed: int = 0,
+    options: PPOOptions | None = None,
+    path: str | None = None,
+    resume: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+    evaluate_every: float = 0,
+    stop_at: float | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a policy with PPO for a number of steps. Settings of `PPOOptions` can be given by name.
+
+    `evaluate_every` plays 20 episodes every so many steps; `stop_at` ends the run when their mean reaches it.
+
+    >>> run = train("CartPole-v1", steps=50_000, seed=1, learning_rate=3e-4)
+    >>> action = run.policy.act(observation)
+    """
+    chosen = choose(PPOOptions, options, settings, resume)
+    started = Run.begin(
+        "ppo",
+        env,
+        chosen,
+        steps=steps,
+        seed=seed,
+        path=path,
+        resume=resume,
+        callbacks=callbacks,
+        progress=progress,
+        evaluate_every=evaluate_every,
+        stop_at=stop_at,
+    )
+    with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, torch_policy.threads(chosen.threads):
+        policy = Policy.create(
+            sims.observation_space,
+            sims.action_space,
+            hidden=chosen.hidden,
+            activation=chosen.activation,
+            normalise=chosen.normalise,
+            log_std=chosen.log_std,
+            seed=run.seed,
+        )
+        learner = Learner(policy, chosen, run.seed)
+        if not chosen.ordered:
+            run.not_repeatable("blocks were taken as they finished (ordered=False)")
+        if run.state is not None:
+            learner.restore(run.policy, **run.state)
+        while run.more():
+            batch = _sample(sims, learner.policy, chosen)
+            numbers = learner.learn(batch, run.left)
+            run.log(run.steps + batch.steps, returns=batch.episode_returns, policy=learner.policy, **numbers)
+            if run.due():
+                run.checkpoint(learner.policy, *learner.state())
+        run.finish(learner.policy)
+    return run
+
+
+def _sample(sims: Simulators, policy: Policy, options: PPOOptions) -> Batch:
+    wanted = options.horizon * sims.total
+    return sims.sample(policy, steps=wanted, ordered=options.ordered, fragment=options.horizon)
+
+
+def _rows(array: np.ndarray, leading: int) -> np.ndarray:
+    return array.reshape(-1, *array.shape[leading:])
+
+
+def main() -> None:
+    """Run `skate rl train ppo` with the arguments of this program."""
+    from skate.rl.command import train_main
+
+    train_main("ppo")
+
+
+if __name__ == "__main__":
+    main()
