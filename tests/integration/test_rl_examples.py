@@ -1,0 +1,30 @@
+"""The examples of examples/rl run, and are as short as a reader expects. tests/learn runs them to their scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from programs import run_program
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "rl"
+
+
+@pytest.mark.parametrize(("name", "lines_max"), [("own_algorithm", 80), ("population", 120)])
+def test_an_example_is_short(name: str, lines_max: int) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < lines_max
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("own_algorithm", {"ITERATIONS_MAX": 2}, "iteration 2: "),
+        ("population", {"MEMBERS": 2, "TURNS_MAX": 4, "BEHIND": 1.0}, "it goes on from the weights of member "),
+    ],
+)
+def test_an_example_runs(name: str, settings: dict[str, Any], said: str) -> None:
+    program = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import {name} as example\n"
+    printed, _ = run_program(f"{program}vars(example).update({settings!r}); example.main(1)", timeout_s=50)
+    assert said in printed
