@@ -49,8 +49,10 @@ def main() -> None:
         remote_configs={"num_cpus": 1, "num_gpus": 0, "memory": 10**8},
         sync=True,
     )
-    found = [batch["observation"].tolist() for batch in collector]
-    ran = tally()
+    found, ran = [], {}
+    for batch in collector:
+        found.append(batch["observation"].tolist())
+        ran = tally() if len(found) == 1 else ran  # after the last batch the collector ends its actors
     collector.shutdown()
     alone = [
         Collector(make, policy(), frames_per_batch=FRAMES // 2, total_frames=FRAMES // 2 * BATCHES)
