@@ -17,11 +17,11 @@ REQUIREMENTS: dict[str, list[str]] = {
     "dask": ["dask", "distributed", "numpy"],
     "pool": ["numpy"],
     # Of the suite `rl`. A package that asks for any torch would bring gigabytes of it.
-    "rl": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "box2d", "mujoco", "imageio"],
-    "sb3": ["torch==2.13.*", "stable-baselines3", "box2d", "mujoco", "imageio"],
-    "rllib": ["torch==2.13.*", "ray[rllib]", "box2d", "mujoco", "imageio"],
-    "mpi": ["torch==2.13.*", "mpi4py", "openmpi", "gymnasium", "numpy"],
-    "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco"],
+    "rl": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "box2d", "pygame", "mujoco", "imageio"],
+    "sb3": ["torch==2.13.*", "stable-baselines3", "box2d", "pygame", "mujoco", "imageio"],
+    "rllib": ["torch==2.13.*", "ray[rllib]", "box2d", "pygame", "mujoco", "imageio"],
+    "mpi": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "mpi4py", "openmpi", "box2d", "pygame"],
+    "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],
 }
 
 _VERSIONS = """
@@ -47,7 +47,7 @@ def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
     """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
     home, python = ENVS / peer, python_of(peer)
     stamp = home / "made-from.json"
-    wanted = json.dumps([sys.version, REQUIREMENTS[peer], _project_file() if peer in ("skate", "rl") else ""])
+    wanted = json.dumps([sys.version, REQUIREMENTS[peer], _project_file() if peer in ("skate", "rl", "mpi") else ""])
     if fresh or not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up the environment of {peer} …", flush=True)
         _run([sys.executable, "-m", "venv", "--clear", str(home)])

@@ -149,5 +149,60 @@ def ppo(
     return {"steps_per_s": done_steps / (time.perf_counter() - began)}
 
 
+_playing: dict[str, Any] = {}
+
+
+def _begin(env: str, hidden: int, size: int) -> None:
+    """Make what a process of the pool keeps: the environment, and the table of noise."""
+    import gymnasium
+    import numpy as np
+
+    made = tools.own(env)() if env in tools.OWN else gymnasium.make(env, disable_env_checker=True)
+    table = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    _playing.update(env=made, hidden=hidden, table=table)
+
+
+def _episode(task: tuple[int, float, int]) -> tuple[float, int]:
+    """Play an episode with weights from the table: a policy with two hidden layers, one observation at a time."""
+    import numpy as np
+
+    start, scale, seed = task
+    env, hidden, table = _playing["env"], _playing["hidden"], _playing["table"]
+    inputs, box = env.observation_space.shape[0], hasattr(env.action_space, "low")
+    outputs = env.action_space.shape[0] if box else int(env.action_space.n)
+    shapes, weights = [(inputs, hidden), (hidden, hidden), (hidden, outputs)], []
+    for rows, columns in shapes:
+        weights.append(scale * table[start : start + rows * columns].reshape(rows, columns))
+        start += rows * columns
+    first, second, last = weights
+    observation, _ = env.reset(seed=seed)
+    total, steps, over = 0.0, 0, False
+    while not over:
+        answer = np.tanh(np.tanh(observation.astype(np.float32) @ first) @ second) @ last
+        action = np.clip(answer, env.action_space.low, env.action_space.high) if box else int(answer.argmax())
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total, steps, over = total + float(reward), steps + 1, terminated or truncated
+    return total, steps
+
+
+def es(env: str, episodes: int, generations: int, hidden: int = 64, processes: int = 2) -> dict[str, Any]:
+    """Episodes of mirrored directions in a `multiprocessing.Pool`, a task for each, in two processes."""
+    import os
+
+    import numpy as np
+
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    rng, size = np.random.default_rng(1), 1_000_000
+    with multiprocessing.Pool(processes, _begin, (env, hidden, size)) as pool:
+        done = 0
+        for generation in range(generations + 1):
+            if generation == 1:
+                began, done = time.perf_counter(), 0
+            starts, seeds = rng.integers(size // 2, size=episodes // 2), rng.integers(2**31, size=episodes // 2)
+            pairs = [(int(start), sign, int(seed)) for start, seed in zip(starts, seeds) for sign in (0.1, -0.1)]
+            done += sum(steps for _, steps in pool.imap_unordered(_episode, pairs))
+        return {"steps_per_s": done / (time.perf_counter() - began)}
+
+
 if __name__ == "__main__":
-    tools.main({"pendulum": pendulum, "asynchronous": asynchronous, "ppo": ppo})
+    tools.main({"pendulum": pendulum, "asynchronous": asynchronous, "ppo": ppo, "es": es})

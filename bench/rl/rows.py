@@ -21,6 +21,7 @@ SAME_LUNAR = {"envs": 16, "horizon": 1024, "epochs": 4, "minibatch": 64, "gamma"
 #: Ours to a score: more environments and larger steps, since simulating is cheap here.
 OUR_CARTPOLE = {"envs": 8, "horizon": 64, "epochs": 10, "minibatch": 128, "gamma": 0.98, "lam": 0.9,
                 "learning_rate": 2e-3}  # fmt: skip
+OUR_CATCH = {"horizon": 32, "activation": "relu"}
 OUR_ACROBOT: dict[str, Any] = {}
 OUR_LUNAR: dict[str, Any] = {}
 OUR_PENDULUM: dict[str, Any] = {}
@@ -35,13 +36,16 @@ class Cell:
     arguments: dict[str, Any] = field(default_factory=dict)
     environment: str = "rl"
     runs: int = 100
+    #: How many cores of the machine it may use, and how many processes MPI starts.
+    cores: int = 2
 
     def command(self, python: Path, folder: Path, arguments: dict[str, Any]) -> list[str]:
         import json
 
         words = [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
-        launcher = ["mpiexec", "--allow-run-as-root", "-n", "2"] if self.program == "mpi_side" else []
-        return [*launcher, str(python), str(folder / f"{self.program}.py"), self.row, *words]
+        pinned = [] if self.cores == 2 else ["taskset", "-c", "0"]
+        mpi = ["mpiexec", "--allow-run-as-root", "-n", str(self.cores)] if self.program == "mpi_side" else []
+        return [*pinned, *mpi, str(python), str(folder / f"{self.program}.py"), self.row, *words]
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Row:
     seeds: bool = False
     more_is_better: bool = True
     limit: float | None = None
+    #: Other figures of Skate's cell: the least, or with a minus sign the most, that each should be.
+    own: dict[str, float] = field(default_factory=dict)
 
 
 def _rollout(name: str, env: str, steps: int, sb3_steps: int, aim_sb3: float, vector: bool = True) -> Row:
@@ -92,13 +98,36 @@ def _score(
     return Row(name, text, cells, "seconds", aims, seeds, True, False, limit)
 
 
-def _algorithm(name: str, env: str, at: float, steps: float, peer: dict[str, Any] | None, **ours: Any) -> Row:
-    task = {"algorithm": name, "env": env, "steps": steps, "at": at}
+def _algorithm(algorithm: str, env: str, at: float, steps: float, peer: dict[str, Any] | None, **ours: Any) -> Row:
+    task = {"algorithm": algorithm, "env": env, "steps": steps, "at": at}
     cells = {"skate": Cell("skate_side", "score", {**task, **ours})}
     if peer is not None:
         cells["sb3"] = Cell("sb3_side", "score", {**task, **peer}, "sb3")
-    text = f"seconds to a score of {at:g} on {env} within {steps:,.0f} steps, 5 seeds"
-    return Row(f"score_{name}", text, cells, "seconds", {}, 5, True, False)
+    name = f"score_{algorithm}" if env != "catch" else f"catch_{algorithm}"
+    text = f"seconds to a score of {at:g} with {algorithm} on {env} within {steps:,.0f} steps, 5 seeds"
+    return Row(name, text, cells, "seconds", {}, 5, True, False)
+
+
+def _es(name: str, env: str, aim: float | None, **task: Any) -> Row:
+    return Row(
+        name,
+        f"evolution strategies on {env}, a policy of 64 x 64, steps/s",
+        {
+            "skate": Cell("skate_side", "es", {"env": env, **task}),
+            "pool": Cell("bare", "es", {"env": env, **task}),
+            "evotorch": Cell("evotorch_side", "es", {"env": env, **task}, "evotorch", runs=2),
+        },
+        aims={} if aim is None else {"evotorch": aim},
+        own={"busy": 0.95, "driver": -0.03},
+    )
+
+
+def _scaling(name: str, text: str, row: str, peer: str, figure: str, **arguments: Any) -> Row:
+    """The same work on one core and on two; the cells of `plots.py`."""
+    cells = {f"skate, {cores}": Cell("skate_side", row, {**arguments, "cores": cores}, cores=cores) for cores in (1, 2)}
+    if peer:
+        cells |= {f"mpi, {cores}": Cell("mpi_side", peer, arguments, "mpi", cores=cores) for cores in (1, 2)}
+    return Row(name, text, cells, figure)
 
 
 ROWS = {
@@ -186,6 +215,19 @@ ROWS = {
             },
         ),
         _algorithm("sac", "Pendulum-v1", -170, 2e4, {"learning_rate": 1e-3}),
+        _algorithm("ppo", "catch", 0.95, 3e5, None, **OUR_CATCH),
+        _algorithm("dqn", "catch", 0.95, 1e5, None),
+        _es("es_cartpole", "CartPole-v1", 3.0, episodes=400, generations=10),
+        _es("es_humanoid", "humanoid", None, episodes=1_000, generations=1),
+        Row(
+            "es_tree",
+            "results of episodes of one step that a second of the driver's CPU takes in, with and without the tree",
+            {
+                "skate": Cell("skate_side", "absorb", {"tree": 2}),
+                "no tree": Cell("skate_side", "absorb", {"tree": 0}),
+            },
+            figure="results_per_driver_s",
+        ),
         Row(
             "impala",
             "IMPALA on CartPole, steps/s",
@@ -194,6 +236,30 @@ ROWS = {
                 "rllib": Cell("rllib_side", "impala", environment="rllib", runs=1),
             },
             aims={"rllib": 5.0},
+        ),
+        _scaling(
+            "table_4_cores",
+            "sixty simulations of 1,000 to 100,000 steps on one core and on two, steps/s",
+            "simulations",
+            "simulations",
+            "steps_per_s",
+            equal=False,
+        ),
+        _scaling(
+            "figure_14a",
+            "seconds of an iteration of evolution strategies on Humanoid, 200 episodes of 10 to 1,000 steps",
+            "es_iteration",
+            "",
+            "seconds",
+        ),
+        _scaling(
+            "figure_14b",
+            "PPO on LunarLander on one core and on two, beside a bulk-synchronous program of the same parts, steps/s",
+            "ppo_scaling",
+            "ppo",
+            "steps_per_s",
+            steps=100_000,
+            **SAME_LUNAR,
         ),
         Row(
             "first_gradient",

@@ -124,6 +124,12 @@ def show(data: dict[str, Any]) -> None:
                 good = ratio >= aim if row.more_is_better else ratio <= aim
                 relation = "at least" if row.more_is_better else "at most"
                 print(f"  aim: {relation} {aim} of {peer}: {ratio:.2f}  {'yes' if good else 'NO'}")
+        for figure, aim in row.own.items():
+            values = [cell[figure] for cell in cells if cell["cell"] == "skate" and figure in cell]
+            if values:
+                found, relation = centre(values, row.seeds), "at most" if aim < 0 else "at least"
+                good = found <= -aim if aim < 0 else found >= aim
+                print(f"  aim: {figure} {relation} {abs(aim)}: {found:.3f}  {'yes' if good else 'NO'}")
         if row.limit is not None and "skate" in middle:
             print(
                 f"  aim: at most {row.limit}: {middle['skate']:.2f}  {'yes' if middle['skate'] <= row.limit else 'NO'}"

@@ -21,7 +21,7 @@ def pendulum(steps: int = 200_000, lanes: int = 2) -> dict[str, Any]:
         return {"steps_per_s": batch.steps / (time.perf_counter() - began)}
 
 
-def simulations(equal: bool = True) -> dict[str, Any]:
+def simulations(equal: bool = True, cores: int = 2) -> dict[str, Any]:
     """Simulations as tasks: three of equal length for each of two CPUs, or sixty of lengths from 10 to 1,000."""
     import bare
     import skate
@@ -38,7 +38,7 @@ def simulations(equal: bool = True) -> dict[str, Any]:
         bare.simulate(globals()["env"], length, globals()["actions"])
         return length
 
-    with skate.init(num_cpus=2):
+    with skate.init(num_cpus=cores):
         skate.get([simulate.remote(10) for _ in range(8)])
         wanted = [30_000] * 6 if equal else [100 * length for length in tools.lengths()]
         began = time.perf_counter()
@@ -75,6 +75,8 @@ def score(algorithm: str, env: str, steps: float, at: float, seed: int = 1, **se
     from skate import rl
 
     train = getattr(rl, algorithm).train
+    if env in tools.OWN:
+        env = tools.own(env)
     # The interpreter and the imports come before the run's own clock, which leaves evaluations out.
     before_s = time.perf_counter() - tools.STARTED
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +136,51 @@ def impala(env: str = "CartPole-v1", steps: int = 500_000, **settings: Any) -> d
     return {"steps_per_s": run.history[-1]["steps"] / run.history[-1]["seconds"], **mean}
 
 
+def es(env: str, episodes: int, generations: int, cores: int = 2, **settings: Any) -> dict[str, Any]:
+    """Evolution strategies: steps a second after a first generation, how busy the CPUs are, and the driver's share."""
+    import skate
+    from skate.rl import es
+
+    made = tools.own(env) if env in tools.OWN else env
+    with skate.init(num_cpus=cores), tempfile.TemporaryDirectory() as folder:
+        run = es.train(
+            made,
+            1e12,
+            seed=1,
+            path=os.path.join(folder, "run"),
+            progress=False,
+            directions=episodes // 2,
+            hidden=(64, 64),
+            callbacks=[lambda run, row: run.stop() if row["iteration"] > generations else None],
+            **settings,
+        )
+    first, *rows = run.history
+    seconds = rows[-1]["seconds"] - first["seconds"]
+    shares = {name: sum(row[name] for row in rows) / len(rows) for name in ("busy", "driver")}
+    return {"steps_per_s": (rows[-1]["steps"] - first["steps"]) / seconds, "seconds": seconds / len(rows), **shares}
+
+
+def es_iteration(cores: int) -> dict[str, Any]:
+    """Seconds of an iteration on Humanoid, and the driver's part of them, of which the model of figure 14a is made."""
+    figures = es("humanoid", 200, 2, cores)
+    return {**figures, "driver_s_per_episode": figures["driver"] * figures["seconds"] / 200}
+
+
+def absorb(tree: int, directions: int = 4_000, generations: int = 10) -> dict[str, Any]:
+    """What the driver itself does for a result, with environments that cost next to nothing."""
+    figures = es("instant", 2 * directions, generations, tree=tree, chunk=8)
+    results = 2 * directions / figures["seconds"]
+    return {"results_per_driver_s": results / figures["driver"], "results_per_s": results, **figures}
+
+
+def ppo_scaling(cores: int, envs: int, **settings: Any) -> dict[str, Any]:
+    """PPO on LunarLander with a lane for each core."""
+    import skate
+
+    with skate.init(num_cpus=cores):
+        return ppo("LunarLander-v3", lanes=cores, envs=envs // cores, **settings)
+
+
 if __name__ == "__main__":
     tools.main(
         {
@@ -144,5 +191,9 @@ if __name__ == "__main__":
             "score": score,
             "first_gradient": first_gradient,
             "impala": impala,
+            "es": es,
+            "es_iteration": es_iteration,
+            "absorb": absorb,
+            "ppo_scaling": ppo_scaling,
         }
     )
