@@ -16,6 +16,7 @@ from skate._core.control_groups import (
     cpu_limit,
     groups_of,
     is_in_memory,
+    limit_from_above,
     memory_limit,
     parse_membership,
     parse_mounts,
@@ -58,7 +59,12 @@ def control_groups(controller: str, root: str = "/") -> list[Group]:
 
 
 def group_memory_limit(group: Group) -> int | None:
-    return memory_limit(read(f"{group.folder}/{MEMORY_FILES[group.version].limit}"))
+    """Bytes that the processes of a group may use; None: there is no limit."""
+    files = MEMORY_FILES[group.version]
+    limits = [memory_limit(read(f"{group.folder}/{files.limit}"))]
+    if group.version == 1:
+        limits.append(limit_from_above(read(f"{group.folder}/{files.statistics}")))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def least_memory_limit(root: str = "/") -> int | None:

@@ -164,6 +164,11 @@ def late():
     yield 6
     raise KeyError("too late")
 
+@skate.remote(num_returns=2)
+def either(count):
+    yield from range(count)
+    raise KeyError("at the end of either")
+
 @skate.remote
 class Counter:
     async def count(self):
@@ -173,6 +178,8 @@ class Counter:
 for _ in range(3):
     print(skate.get(endless.remote()))
 print(skate.get(late.remote()))
+for count in (3, 2, 3, 2):
+    skate.get(either.remote(count))
 counter = Counter.remote()
 print(skate.get(counter.count.options(num_returns=2).remote()))
 """
@@ -187,3 +194,5 @@ def test_more_values_than_returns_give_the_first_and_a_warning() -> None:
     assert errors.count(f"Counter.count, {warning}") == 1
     assert "late, a generator with num_returns=2, raised after its 2 values, which are its returns." in errors
     assert "KeyError: 'too late'" in errors
+    assert errors.count(f"either, {warning}") == 1
+    assert errors.count("KeyError: 'at the end of either'") == 1

@@ -257,7 +257,8 @@ told(double.remote(2))
 actor = Caller.remote()
 told(actor.call.remote())
 """)
-    assert [kind for kind, _ in found] == ["GetTimeoutError", "TaskUnschedulableError", "", "TaskUnschedulableError"]
+    kinds = ["GetTimeoutError", "TaskUnschedulableError", "", "TaskError(TaskUnschedulableError)"]
+    assert [kind for kind, _ in found] == kinds
     assert "this node can have 1 worker" in found[0][1]
     assert "it got no worker for 1 s: this node can have 1 worker" in found[1][1]
     assert "and an actor has it" in found[1][1]
@@ -272,11 +273,11 @@ told(outer.remote(1))
 """)
     assert found[0] == ["", "nothing waits"]
     kind, text = found[1]
-    assert kind == "TaskUnschedulableError"
+    assert kind == "TaskError(TaskUnschedulableError)", "the inner task's error came through the outer one"
     assert "a task that waits for tasks of its own" in text
     found = without_worker("told(outer.remote(1)); told(outer.remote(9))", most=12)
     assert found[0] == ["", "nothing waits"]
-    assert found[1][0] == "TaskUnschedulableError"
+    assert found[1][0] == "TaskError(TaskUnschedulableError)"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

@@ -110,6 +110,14 @@ def test_version_1_seen_from_inside_a_container(tmp_path: Path) -> None:
     assert limits(tmp_path) == (200 * MIB, 1)
 
 
+def test_version_1_below_a_limit_that_cannot_be_seen(tmp_path: Path) -> None:
+    """The limit is on a group above the root of the container's namespace; the kernel names it in the statistics."""
+    machine = Machine(tmp_path, mounts=V1, cgroup="4:memory:/\n")
+    statistics = f"cache 0\nhierarchical_memory_limit {600 * MIB}\ntotal_inactive_file 0\n"
+    machine.group("sys/fs/cgroup/memory", memory__limit_in_bytes=UNLIMITED_V1, memory__stat=statistics)
+    assert limits(tmp_path) == (600 * MIB, None)
+
+
 def test_a_hybrid_system_has_both(tmp_path: Path) -> None:
     """As this: version 1 has the controllers, and version 2 is mounted beside it, without any."""
     unified = "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"

@@ -809,28 +809,41 @@ print(type(error).__name__, repr(error.cause), error.cause.stand_in_for, sep="|"
 # --- errors of the system -------------------------------------------------------------------------------------------
 
 
-def test_errors_of_the_system_arrive_as_themselves() -> None:
+def made_by_the_runtime(error: BaseException) -> Any:
+    return unpack_error(pack_error(error, function_name="resize", pid=0))
+
+
+def test_errors_that_the_runtime_made_arrive_as_themselves() -> None:
     error = WorkerCrashedError(task_name="resize", pid=3, signal=9, stderr_tail=["last words"])
-    arrived = sent(error)
+    arrived = made_by_the_runtime(error)
     assert type(arrived) is WorkerCrashedError
     assert not isinstance(arrived, TaskError)
     assert str(arrived) == str(error)
     assert (arrived.signal, arrived.stderr_tail) == (9, ("last words",))
 
 
-def test_error_of_the_system_notes_each_task_that_it_passed() -> None:
+def test_an_error_of_the_system_that_a_task_raised_is_a_task_error_as_well() -> None:
+    """The text has the frames of each task that it passed, without those of the runtime, and the message."""
+
     def crawl() -> None:
         raise GetTimeoutError(timeout_s=1, pending=1, total=1)
 
     arrived = run_and_send(crawl, "crawl")
     again = sent(arrived, function_name="main")
-    assert type(again) is GetTimeoutError
-    assert again.timeout_s == 1
-    assert [note.partition("\n")[0] for note in again.__notes__] == [
-        "raised in task crawl in worker pid 1:",
-        "raised in task main in worker pid 12 on node n1:",
+    for each in (arrived, again):
+        assert isinstance(each, GetTimeoutError)
+        assert isinstance(each, TaskError)
+        assert (each.timeout_s, each.function_name) == (1, "crawl")
+        assert type(each.cause) is GetTimeoutError
+    text = str(again)
+    places = [
+        "raised by task crawl in worker pid 1:",
+        "in crawl",
+        "get() timed out after 1 s",
+        "which reached task main",
     ]
-    assert "in crawl" in again.__notes__[0]
+    assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
+    assert isinstance(pickle.loads(pickle.dumps(again)), GetTimeoutError)
 
 
 def test_error_that_the_runtime_made_itself_gets_no_note() -> None:
@@ -843,8 +856,11 @@ def test_error_that_the_runtime_made_itself_gets_no_note() -> None:
 def test_cause_of_an_error_of_the_system_is_kept() -> None:
     error = NodeDiedError(node="n1")
     error.__cause__ = ConnectionResetError(104, "reset")
-    arrived = sent(error)
+    arrived = made_by_the_runtime(error)
     assert type(arrived) is NodeDiedError
+    assert arrived.__cause__.errno == 104
+    arrived = sent(error)
+    assert isinstance(arrived, NodeDiedError)
     assert arrived.__cause__.errno == 104
 
 
@@ -855,8 +871,9 @@ def test_error_of_the_system_made_by_a_user_is_one() -> None:
             self.one = one
 
     arrived = sent(Mine(1, 2))
-    assert type(arrived) is Mine
-    assert (arrived.one, str(arrived)) == (1, "1 2")
+    assert isinstance(arrived, Mine)
+    assert isinstance(arrived, TaskError)
+    assert (arrived.one, str(arrived.cause)) == (1, "1 2")
 
 
 # -- large arguments ---------------------------------------------------------------------------------------------------

@@ -108,6 +108,15 @@ def memory_limit(text: str) -> int | None:
     return int(text)
 
 
+def limit_from_above(statistics: str) -> int | None:
+    """The least limit of a group of version 1 and of all groups above it, also of those that a container cannot see."""
+    for line in statistics.splitlines():
+        name, _, amount = line.partition(" ")
+        if name == "hierarchical_memory_limit":
+            return memory_limit(amount)
+    return None
+
+
 def memory_used(usage: str, statistics: str) -> int:
     """Bytes that a group uses, without cached files: the kernel takes those back when it has to."""
     cached: dict[str, int] = {}

@@ -20,7 +20,8 @@ Invariants, kept by tests/unit/test_errors_serialize.py:
 - pack_error and unpack_error raise nothing, whatever the exception does when it is printed, pickled or subclassed.
 - each unpack_error gives a new instance, so that errors raised by several get() do not share one growing traceback.
 - nothing that would end the receiver arrives as itself: SystemExit in a task is a TaskError and no SystemExit.
-- errors of the system (a SkateError that is no TaskError) arrive as themselves, with a note of where they passed.
+- an error of the system (a SkateError that is no TaskError) that the runtime made arrives as itself. One that code of
+  a task has raised, or has let pass, is a TaskError as well: a caller can tell its own actor's death from one inside.
 - large arguments of an error are in its text in part (`error_text.py`): they are not printed as a whole.
 - a long text, which is in the message, the traceback, the repr() and the pickle of an error, travels once.
 - a record is not larger than `limits.error`: of an error that would be, the largest parts stay behind, and it says so.
@@ -90,6 +91,9 @@ class _Record(NamedTuple):
 #: A recursion of tasks can be thousands deep; its two ends tell the story.
 HOPS_MAX = 16
 
+#: How Python begins a traceback.
+TRACEBACK = "Traceback (most recent call last):"
+
 #: Exceptions nested in each other deeper than this, of which none can be sent, are left out: a level doubles the work.
 DEPTH_MAX = 5
 
@@ -139,7 +143,9 @@ def pack_error(error: BaseException, *, function_name: str, pid: int, node: str 
         # The error of another task passes through this one: what is known of it is kept as it came.
         record, text = _current_record(error), _attempt(_frames_of_user, error)
     elif isinstance(error, SkateError) and not isinstance(error, TaskError):
-        record, text = _describe(error, frozenset()), _attempt(_frames_of_user, error)
+        record = _describe(error, frozenset())
+        frames = _attempt(_frames_of_user, error)
+        text = f"{TRACEBACK}\n{frames}\n{record.name}: {record.text}" if frames else ""
     else:
         record, text = _describe(error, frozenset()), _attempt(_traceback_text, error)
     record = _with_hop(record, _Hop(function_name, pid, node, text or ""))
@@ -475,7 +481,7 @@ def _full_text(record: _Record) -> str:
     for position, hop in enumerate(others, start=1):
         if record.hops_dropped and position == HOPS_MAX // 2:
             lines += ["", f"… {record.hops_dropped:,} more tasks …"]
-        lines += ["", f"which reached {_place(hop)}:", "", "Traceback (most recent call last):", hop.traceback, summary]
+        lines += ["", f"which reached {_place(hop)}:", "", TRACEBACK, hop.traceback, summary]
     return "\n".join(lines)
 
 
@@ -486,12 +492,8 @@ def unpack_error(data: bytes) -> BaseException:
     """Make the exception to raise where the value was asked for; a new one for each call."""
     record = _decode(data)
     cause = _revive(record)
-    if isinstance(cause, SkateError) and not isinstance(cause, TaskError):
-        # An error that the runtime made, rather than one that came through a task, has no frames of the user.
-        passed = [f"raised in {_place(hop)}:\n{hop.traceback}" for hop in record.hops if hop.traceback]
-        if passed:
-            cause.__dict__["__notes__"] = [*cause.__dict__.get("__notes__", ()), *passed]
-        return cause
+    if isinstance(cause, SkateError) and not isinstance(cause, TaskError) and not record.hops[0].traceback:
+        return cause  # The runtime made it: code of the task that raised it would have left frames.
     return _received(cause, record)
 
 

@@ -35,7 +35,7 @@ class Producer:
         self._consumed: dict[bytes, int] = {}
         self._closed: set[bytes] = set()
         #: Functions whose generators made more than num_returns says, and were reported.
-        self._reported: set[bytes] = set()
+        self._reported: set[tuple[bytes, bool]] = set()
         #: Called, by whoever reads, when the consumer of a generator took something or is gone.
         self.on_news: Callable[[bytes], None] = lambda id: None
 
@@ -161,9 +161,9 @@ class Producer:
         )
 
     def _report(self, task: Task, what: str, error: BaseException | None = None) -> None:
-        """Once for each function: a loop over it would fill the driver's terminal."""
-        if task.fn not in self._reported:
-            self._reported.add(task.fn)
+        """Once for each function and each of the two reasons: a loop over it would fill the driver's terminal."""
+        if (report := (task.fn, error is not None)) not in self._reported:
+            self._reported.add(report)
             wanted = task.extra.num_returns if task.extra is not None else 1
             log.warning(
                 "%s, a generator with num_returns=%d, %s.", self._executor.task_name(), wanted, what, exc_info=error
