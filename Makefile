@@ -32,7 +32,7 @@ test: $(VENV)/.ready-test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 # Every algorithm learns, to a score. tests/learn is left alone by `make test`.
-learn: $(VENV)/.ready-test
+learn: $(VENV)/.ready-learn
 	SKATE_LEARN=1 $(BIN)/python -m pytest tests/learn --timeout 1800 -o faulthandler_timeout=1790 $(ARGS)
 
 # Libraries that were written for Ray, unchanged. torch first: a package that asks for any torch brings gigabytes.
@@ -52,7 +52,7 @@ $(VENV)/.ready-%: pyproject.toml | $(BIN)/python
 	@touch $@
 
 # torch before all that asks for it: without a pin it brings gigabytes on some platforms. It is needed by tests alone.
-$(VENV)/.ready-test: $(VENV)/.ready-torch
+$(VENV)/.ready-test $(VENV)/.ready-learn: $(VENV)/.ready-torch
 $(VENV)/.ready-torch: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.*'
 	@touch $@

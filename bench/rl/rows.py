@@ -15,7 +15,10 @@ ZOO_LUNAR = {"envs": 16, "n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, 
              "ent_coef": 0.01}  # fmt: skip
 ZOO_PENDULUM = {"envs": 4, "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0,
                 "learning_rate": 0.001, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4}  # fmt: skip
-SAME_CARTPOLE = {"envs": 8, "horizon": 32, "epochs": 20, "minibatch": 256, "gamma": 0.98, "lam": 0.8}
+#: What Skate's PPO does by itself and the zoo's settings leave out.
+PLAIN = {"normalise": False, "scale_rewards": False}
+SAME_CARTPOLE = {"envs": 8, "horizon": 32, "epochs": 20, "minibatch": 256, "gamma": 0.98, "lam": 0.8,
+                 "entropy": 0.0}  # fmt: skip
 SAME_LUNAR = {"envs": 16, "horizon": 1024, "epochs": 4, "minibatch": 64, "gamma": 0.999, "lam": 0.98, "entropy": 0.01,
               "learning_rate": 3e-4}  # fmt: skip
 #: Ours to a score: more environments and larger steps, since simulating is cheap here.
@@ -24,7 +27,7 @@ OUR_CARTPOLE = {"envs": 8, "horizon": 64, "epochs": 10, "minibatch": 128, "gamma
 OUR_CATCH = {"horizon": 32, "activation": "relu"}
 OUR_ACROBOT: dict[str, Any] = {}
 OUR_LUNAR: dict[str, Any] = {}
-OUR_PENDULUM: dict[str, Any] = {}
+OUR_PENDULUM: dict[str, Any] = {"gamma": 0.9, "minibatch": 64, "normalise": False, "entropy": 0.0}
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ ROWS = {
             "ppo_cartpole",
             "PPO from end to end on CartPole, the zoo's settings, steps/s",
             {
-                "skate": Cell("skate_side", "ppo", {"env": "CartPole-v1", "lanes": 1, **SAME_CARTPOLE}),
+                "skate": Cell("skate_side", "ppo", {"env": "CartPole-v1", "lanes": 1, **SAME_CARTPOLE, **PLAIN}),
                 "plain loop": Cell("bare", "ppo", {"env": "CartPole-v1", **SAME_CARTPOLE}),
                 "sb3": Cell("sb3_side", "ppo", {"env": "CartPole-v1", **ZOO_CARTPOLE}, "sb3"),
                 "rllib": Cell("rllib_side", "ppo", {"env": "CartPole-v1"}, "rllib", runs=1),
@@ -182,7 +185,9 @@ ROWS = {
             "ppo_lunar",
             "PPO from end to end on LunarLander, the zoo's settings, steps/s",
             {
-                "skate": Cell("skate_side", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR, "lanes": 2, "envs": 8}),
+                "skate": Cell(
+                    "skate_side", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR, **PLAIN, "lanes": 2, "envs": 8}
+                ),
                 "plain loop": Cell("bare", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR}),
                 "sb3": Cell("sb3_side", "ppo", {"env": "LunarLander-v3", **ZOO_LUNAR}, "sb3"),
                 "rllib": Cell("rllib_side", "ppo", {"env": "LunarLander-v3"}, "rllib", runs=1),
@@ -260,6 +265,7 @@ ROWS = {
             "steps_per_s",
             steps=100_000,
             **SAME_LUNAR,
+            **PLAIN,
         ),
         Row(
             "first_gradient",

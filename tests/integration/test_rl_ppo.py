@@ -31,6 +31,9 @@ QUICK: dict[str, Any] = {
     "learning_rate": 1e-2,
     "hidden": (16,),
     "gamma": 0.9,
+    "entropy": 0.0,
+    "normalise": False,
+    "scale_rewards": False,
     "progress": False,
 }
 

@@ -26,7 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_ppo(env: Any, steps: float, **settings: Any) -> Run:
-    own = {"lanes": 1, "envs": 8, "horizon": 16, "epochs": 4, "minibatch": 64}
+    own = {"lanes": 1, "envs": 8, "horizon": 16, "epochs": 4, "minibatch": 64, "entropy": 0.0}
+    own |= {"normalise": False, "scale_rewards": False}  # the values that it learns are looked at
     return ppo.train(env, steps, **{**own, "learning_rate": 1e-2, "hidden": (16,), "progress": False, **settings})
 
 
@@ -88,6 +89,16 @@ def test_ppo_balances_the_pole(seed: int) -> None:
     run = ppo.train("CartPole-v1", 150_000, seed=seed, evaluate_every=5_000, stop_at=475, progress=False)
     assert run.score is not None
     assert run.score.mean >= 475
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("env", "steps", "score"),
+    [("Acrobot-v1", 300_000, -85), ("Pendulum-v1", 300_000, -200), ("LunarLander-v3", 500_000, 200)],
+)
+def test_ppo_reaches_scores_without_a_single_setting(env: str, steps: int, score: float, seed: int) -> None:
+    run = ppo.train(env, steps, seed=seed, evaluate_every=5_000, stop_at=score, progress=False)
+    assert max(row.get("score", -1e9) for row in run.history) >= score
 
 
 def test_unordered_ppo_balances_the_pole() -> None:

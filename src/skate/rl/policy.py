@@ -160,7 +160,8 @@ class Policy:
             tuple((int(f), int(k), int(s)) for f, k, s in convolutions),
         )
         _check(network)
-        normaliser = Normaliser(np.zeros(shape, np.float32), np.ones(shape, np.float32)) if normalise else None
+        scaled = normalise and not network.convolutions  # of an image all pixels are divided by 255
+        normaliser = Normaliser(np.zeros(shape, np.float32), np.ones(shape, np.float32)) if scaled else None
         gain = 0.01 if network.head in ("categorical", "gaussian", "squashed") else 1.0
         weights = initial_weights(network, network.outputs, gain, np.random.default_rng(seed))
         if network.head == "gaussian":

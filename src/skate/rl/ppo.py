@@ -9,6 +9,8 @@ Departures from the paper, all of them usual today:
 - Policy and value are two networks (the paper shares layers in some experiments). Images too.
 - Advantages are scaled to mean 0 and deviation 1 in every minibatch. Gradients are cut to a norm of `gradient_norm`.
 - Weights begin orthogonal, the policy's last layer small. Step size and clipping fall linearly with `anneal`.
+- Observations and rewards are scaled by their own statistics (`normalise`, `scale_rewards`): one step size suits most
+  environments.
 - An episode that a time limit cuts is not over: the value of its last observation goes into its return.
 - `ordered=False` samples as in the paper of Ray (Moritz et al. 2018): blocks of `horizon` steps are taken as they
   finish until there are enough, so a slow lane delays nothing, and some blocks were made by the policy before.
@@ -37,27 +39,27 @@ from skate.rl.simulate import Simulators
 
 @dataclass(frozen=True)
 class PPOOptions:
-    """Settings of PPO. The defaults suit small control problems; docs/rl.md has settings for others."""
+    """Settings of PPO. The defaults solve CartPole, Acrobot, Pendulum and LunarLander."""
 
     lanes: int = setting(2, "actors that simulate")
     envs: int = setting(8, "environments in each lane")
-    horizon: int = setting(64, "steps of every environment in an iteration")
+    horizon: int = setting(128, "steps of every environment in an iteration")
     ordered: bool = setting(True, "every environment gives the same number of steps; the run can be repeated")
-    epochs: int = setting(10, "passes over the data of an iteration")
-    minibatch: int = setting(256, "transitions in a gradient step")
+    epochs: int = setting(8, "passes over the data of an iteration")
+    minibatch: int = setting(128, "transitions in a gradient step")
     learning_rate: float = setting(1e-3, "step size of Adam at the beginning")
     anneal: bool = setting(True, "step size and clipping fall linearly to zero at the last step")
     gamma: float = setting(0.99, "discount of rewards a step")
     lam: float = setting(0.95, "weight of long returns in advantages (lambda)")
     clip: float = setting(0.2, "how far the probability of an action may move in an iteration")
-    entropy: float = setting(0.0, "weight of the entropy")
+    entropy: float = setting(0.01, "weight of the entropy")
     value: float = setting(0.5, "weight of the value's error")
     gradient_norm: float = setting(0.5, "largest norm of a gradient")
     hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
     activation: str = setting("tanh", "tanh or relu")
     log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
-    normalise: bool = setting(False, "scale observations by their mean and deviation")
-    scale_rewards: bool = setting(False, "divide rewards by the deviation of the discounted return")
+    normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
+    scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
     threads: int = setting(1, "threads of the learner; sums depend on it")
 
 
@@ -171,11 +173,12 @@ class RewardScale:
 
     def state(self) -> dict[str, np.ndarray]:
         """The statistics, for a checkpoint."""
-        return {"rewards": np.array([self._count, self._mean, self._squares])}
+        return {"rewards": np.array([self._count, self._mean, self._squares]), "carried": self._carried}
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         """Go on with the statistics of a checkpoint."""
         self._count, self._mean, self._squares = tensors["rewards"].tolist()
+        self._carried = np.array(tensors["carried"])
 
 
 def train(
