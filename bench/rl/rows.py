@@ -111,6 +111,14 @@ def _algorithm(algorithm: str, env: str, at: float, steps: float, peer: dict[str
     return Row(name, text, cells, "seconds", {}, 5, True, False)
 
 
+def _curve(algorithm: str, env: str, steps: float, every: float, seeds: int = 5, **settings: Any) -> Row:
+    """A learning curve: the score every so many steps, with the seeds that `plots.py` draws."""
+    name = f"curve_{algorithm}_{env.partition('-')[0].lower()}"
+    task = {"algorithm": algorithm, "env": env, "steps": steps, "every": every, **settings}
+    text = f"score of {algorithm} on {env} after {steps:,.0f} steps, {seeds} seeds"
+    return Row(name, text, {"skate": Cell("skate_side", "curve", task)}, "score", {}, seeds, True)
+
+
 def _es(name: str, env: str, aim: float | None, **task: Any) -> Row:
     return Row(
         name,
@@ -233,6 +241,16 @@ ROWS = {
             },
             figure="results_per_driver_s",
         ),
+        _curve("ppo", "CartPole-v1", 1e5, 5_000),
+        _curve("ppo", "Acrobot-v1", 2e5, 10_000),
+        _curve("ppo", "Pendulum-v1", 2e5, 10_000),
+        _curve("ppo", "LunarLander-v3", 5e5, 20_000),
+        _curve("ppo", "catch", 1e5, 5_000, **OUR_CATCH),
+        _curve("impala", "CartPole-v1", 5e5, 20_000),
+        _curve("dqn", "CartPole-v1", 5e4, 2_500),
+        _curve("dqn", "catch", 3e4, 1_500),
+        _curve("sac", "Pendulum-v1", 2e4, 1_000),
+        _curve("es", "CartPole-v1", 1e6, 50_000),
         Row(
             "impala",
             "IMPALA on CartPole, steps/s",

@@ -77,7 +77,8 @@ def measure(row: Row, data: dict[str, Any], path: Path, peers: list[str]) -> Non
                 data["versions"][home] = environments.prepare(home, fresh=False)
             arguments = {**cell.arguments, **({"seed": run} if row.seeds else {})}
             figures = call(home, cell.command(environments.python_of(home), HERE, arguments))
-            print(f"{row.name:20} {name:16} run {run}: {figures}", flush=True)
+            shown = {key: value for key, value in figures.items() if key != "curve"}
+            print(f"{row.name:20} {name:16} run {run}: {shown}", flush=True)
             data["cells"].append({"row": row.name, "cell": name, "run": run, "arguments": arguments, **figures})
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(data, indent=1) + "\n")

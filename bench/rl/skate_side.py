@@ -100,6 +100,19 @@ def score(algorithm: str, env: str, steps: float, at: float, seed: int = 1, **se
     }
 
 
+def curve(algorithm: str, env: str, steps: float, every: float, seed: int = 1, **settings: Any) -> dict[str, Any]:
+    """The score of 20 episodes every so many steps, and that of 100 at the end."""
+    from skate import rl
+
+    made = tools.own(env) if env in tools.OWN else env
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run")
+        train = getattr(rl, algorithm).train
+        run = train(made, steps, seed=seed, path=path, progress=False, evaluate_every=every, **settings)
+    points = [(row["steps"], row["score"]) for row in run.history if "score" in row]
+    return {"score": run.score.mean, "seconds": run.seconds, "curve": points}
+
+
 def first_gradient() -> dict[str, Any]:
     """From the beginning of the program to the end of the first gradient step."""
     from skate.rl import ppo
@@ -189,6 +202,7 @@ if __name__ == "__main__":
             "rollout": rollout,
             "ppo": ppo,
             "score": score,
+            "curve": curve,
             "first_gradient": first_gradient,
             "impala": impala,
             "es": es,
