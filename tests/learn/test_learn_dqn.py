@@ -80,10 +80,12 @@ def test_an_empty_replay_is_filled_before_learning_goes_on(tmp_path: Path, monke
     settings = {**QUICK, "replay": "actor", "save_replay_mb": 0, "report": 256, "warm_up": 500, "fragment": 8}
     run = dqn.train(probe("both"), 4_000, path=str(tmp_path / "run"), callbacks=[kill], **settings)
     assert run.reasons == ["the replay died at 768 steps and was made again empty"]
-    # The block with which the death was noticed is lost.
-    assert [row["replay"] for row in run.history[:4]] == [256, 512, 768, 192]
+    sizes = [row["replay"] for row in run.history[:5]]
+    assert sizes[:3] == [256, 512, 768]
+    assert sizes[3] < 256, "the blocks up to the one with which the death was noticed are lost"
+    assert sizes[4] < 500
     updates = [row["updates"] for row in run.history]
-    assert updates[-1] > updates[3] == updates[2] > 0
+    assert updates[-1] > updates[4] == updates[3] > 0, "with fewer transitions than warm_up there is no learning"
     assert run.score is not None
     assert run.score.mean == 1.0
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import envpool  # here and not in a test: it keeps the frames that import it
 import gymnasium
 import numpy as np
 import pytest
@@ -46,12 +47,10 @@ def check_pole(block: Block) -> None:
 
 
 def pool(num_envs: int, seed: int) -> Any:
-    envpool = pytest.importorskip("envpool")
     return envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, seed=seed, max_episode_steps=30)
 
 
 def old_pool(num_envs: int, seed: int) -> Any:
-    envpool = pytest.importorskip("envpool")
     return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, seed=seed)
 
 
@@ -64,8 +63,6 @@ def vectors(num_envs: int, mode: Any) -> Any:
     "env", ["CartPole-v1", pool, old_pool, *(partial(vectors, mode=m) for m in gymnasium.vector.AutoresetMode)]
 )
 def test_poles_fall_by_their_equations_in_every_kind_of_vector(env: Any) -> None:
-    if env in (pool, old_pool):
-        pytest.importorskip("envpool")
     with Simulators(env, lanes=2, envs=4, seed=3) as sims:
         policy = Policy.create(sims.observation_space, sims.action_space)
         for _ in range(3):
@@ -87,7 +84,6 @@ def atari(num_envs: int, mode: str) -> Any:
 
 @pytest.mark.parametrize("env", [partial(atari, mode="NextStep"), partial(atari, mode="SameStep"), "ALE/Breakout-v5"])
 def test_images_of_atari_stay_bytes(env: Any) -> None:
-    pytest.importorskip("ale_py")
     with Simulators(env, lanes=1, envs=2) as sims:
         policy = Policy.create(sims.observation_space, sims.action_space)
         assert policy.network.convolutions
