@@ -89,23 +89,6 @@ class RuntimeInfo(dict[str, Any]):
         return ""
 
 
-#: Arguments that `init` takes for programs written for Ray and that change nothing, and why. So do all others that
-#: begin with `_`, but for `_memory` and `_temp_dir`.
-INIT_NO_EFFECT = {
-    "include_dashboard": "there is no dashboard",
-    "dashboard_host": "there is no dashboard",
-    "dashboard_port": "there is no dashboard",
-    "logging_format": "`logging_config` says how records look",
-    "allow_multiple": "a program has one runtime",
-    "proxy_server_url": "there is no dashboard to put a proxy in front of",
-    "enable_resource_isolation": "Skate makes no control groups",
-    "cgroup_path": "Skate makes no control groups",
-    "system_reserved_cpu": "Skate makes no control groups",
-    "system_reserved_memory": "Skate makes no control groups",
-    "_system_config": "settings of Ray's own processes",
-}
-
-
 def init(
     address: str | None = None,
     *,
@@ -277,6 +260,7 @@ def _check_init(
     logging_level: Any,
     ignored: dict[str, Any],
 ) -> None:
+    from skate._no_effect import NO_EFFECT
     from skate._options import checked_amount
 
     if address not in (None, "local", "auto") and not _is_address(address):
@@ -319,7 +303,7 @@ def _check_init(
 
         warnings.warn(f"skate.init: {warning}", stacklevel=3)
     for name in ignored:
-        if not name.startswith("_") and name not in INIT_NO_EFFECT and name != "local_mode":
+        if not name.startswith("_") and name not in NO_EFFECT["init"] and name != "local_mode":
             raise TypeError(f"init() has no argument {name!r}; see help(skate.init) for those that it has.")
     if ignored.get("local_mode"):
         raise ValueError("init(local_mode=True) is not part of Skate: call the plain function to debug it in place.")

@@ -175,11 +175,11 @@ class Cluster:
         wait: with False, what the driver knows is not waited for; `wait_for_nodes` does that for several at once.
         Names that begin with `_`, such as `_system_config`, and those of `init` that have no effect have none here.
         """
-        from skate._api import INIT_NO_EFFECT
+        from skate._no_effect import NO_EFFECT
         from skate._options import checked_labels
 
         for name in ignored:
-            if not name.startswith("_") and name not in INIT_NO_EFFECT:
+            if not name.startswith("_") and name not in NO_EFFECT["init"]:
                 raise TypeError(f"add_node() has no argument {name!r}; see help(skate.cluster_utils.Cluster.add_node).")
         for name, value, least in (
             ("num_cpus", num_cpus, 0),

@@ -23,6 +23,7 @@ __all__ = [
     "NodeLabelSchedulingStrategy",
     "NotIn",
     "PlacementGroupSchedulingStrategy",
+    "SchedulingStrategyT",
 ]
 
 NODE_ID_DIGITS = 32
@@ -49,18 +50,29 @@ class Strategy:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        facts = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
         return f"{type(self).__name__}({facts})"
 
 
 class NodeAffinitySchedulingStrategy(Strategy):
     """On that node; with `soft`, elsewhere if it is gone or can never run it.
 
-    >>> here = skate.get_runtime_context().get_node_id()
-    >>> f.options(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)).remote()
+        >>> here = skate.get_runtime_context().get_node_id()
+        >>> f.options(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)).remote()
+
+    node_id: hexadecimal digits, or the id itself (a `skate.NodeID` or bytes). The arguments that begin with `_` have no
+    effect (`_no_effect.py`).
     """
 
-    def __init__(self, node_id: str, soft: bool) -> None:
+    def __init__(
+        self,
+        node_id: str | bytes,
+        soft: bool,
+        _spill_on_unavailable: bool = False,
+        _fail_on_unavailable: bool = False,
+    ) -> None:
+        if isinstance(node_id, bytes):
+            node_id = node_id.hex()
         if not isinstance(node_id, str) or len(node_id) != NODE_ID_DIGITS or not _is_hex(node_id):
             raise ValueError(
                 f"node_id={node_id!r} is no id of a node: it has {NODE_ID_DIGITS} hexadecimal digits; skate.nodes() "
@@ -70,6 +82,8 @@ class NodeAffinitySchedulingStrategy(Strategy):
             raise TypeError(f"soft={soft!r}: it may be True or False.")
         self.node_id = node_id
         self.soft = soft
+        self._spill_on_unavailable = _spill_on_unavailable
+        self._fail_on_unavailable = _fail_on_unavailable
 
     def where(self) -> Where:
         return Where(affinity=Affinity(bytes.fromhex(self.node_id), self.soft))
@@ -207,6 +221,12 @@ class NodeLabelSchedulingStrategy(Strategy):
 
     def where(self) -> Where:
         return Where(required=_conditions(self.hard), preferred=_conditions(self.soft))
+
+
+#: What `scheduling_strategy=` takes, for the annotations of programs written for Ray.
+SchedulingStrategyT = (
+    None | str | PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy
+)
 
 
 def _tests(argument: str, given: Mapping[str, Any]) -> dict[str, _Test]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import skate
-from skate._api import INIT_NO_EFFECT
+from skate._no_effect import NO_EFFECT
 from skate._wire.messages import Results
 from skate._worker import current
 from skate.cluster_utils import Cluster
@@ -270,7 +270,7 @@ def test_environment_of_the_whole_job() -> None:
 
 
 def test_what_ray_programs_pass_is_accepted(tmp_path: Path) -> None:
-    without_effect: dict[str, Any] = dict.fromkeys(INIT_NO_EFFECT, None)
+    without_effect: dict[str, Any] = dict.fromkeys(NO_EFFECT["init"], None)
     skate.init(
         num_cpus=1,
         configure_logging=True,
@@ -286,9 +286,17 @@ def test_what_ray_programs_pass_is_accepted(tmp_path: Path) -> None:
 
 
 def test_the_documentation_says_which_arguments_have_no_effect_and_why() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "init.md").read_text()
-    table = page.partition("| argument | why it has no effect |\n|---|---|\n")[2].partition("\n\n")[0]
-    assert table.splitlines() == [f"| `{name}` | {why} |" for name, why in INIT_NO_EFFECT.items()]
+    of_init = [f"| `{name}` | {why} |" for name, why in NO_EFFECT["init"].items()]
+    others = [
+        f"| `{call}({name}=)` | {why} |"
+        for call, arguments in NO_EFFECT.items()
+        if call != "init"
+        for name, why in arguments.items()
+    ]
+    for page, rows in (("init.md", of_init), ("coming-from-ray.md", others)):
+        text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text()
+        table = text.partition("| argument | why it has no effect |\n|---|---|\n")[2].partition("\n\n")[0]
+        assert table.splitlines() == rows
 
 
 @pytest.mark.parametrize(

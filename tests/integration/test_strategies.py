@@ -225,7 +225,21 @@ def test_affinity_to_a_node_without_the_labels_is_an_error(alone: None, kind: st
         places_of(kind, 1, scheduling_strategy=here, label_selector={"zone": "b"})
 
 
-@pytest.mark.parametrize("node", ["", "xyz", 7, "ff"])
+def test_a_node_is_named_by_its_digits_or_by_its_id(alone: None) -> None:
+    here = skate.get_runtime_context().node_id
+    names = NodeAffinitySchedulingStrategy(here, soft=False), NodeAffinitySchedulingStrategy(bytes(here), soft=False)
+    assert names == (NodeAffinitySchedulingStrategy(here.hex(), soft=False),) * 2
+    assert places_of("task", 1, scheduling_strategy=names[0]) == {here.hex()}
+
+
+def test_the_private_arguments_of_ray_are_accepted(alone: None) -> None:
+    here = skate.get_runtime_context().get_node_id()
+    strategy = NodeAffinitySchedulingStrategy(here, False, _spill_on_unavailable=True, _fail_on_unavailable=True)
+    assert (strategy._spill_on_unavailable, strategy._fail_on_unavailable) == (True, True)
+    assert places_of("task", 1, scheduling_strategy=strategy) == {here}
+
+
+@pytest.mark.parametrize("node", ["", "xyz", 7, "ff", b"ff"])
 def test_an_id_that_is_none_is_refused(node: object) -> None:
     with pytest.raises(ValueError, match=r"skate.nodes\(\) lists"):
         NodeAffinitySchedulingStrategy(node, soft=False)  # type: ignore[arg-type]

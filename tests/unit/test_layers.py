@@ -47,6 +47,7 @@ LAYERS: list[set[str]] = [
         "_error_text",
         "_control_groups",
         "_message_limits",
+        "_no_effect",
         "_object_ref",
         "_option_errors",
         "_options",

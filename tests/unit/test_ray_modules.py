@@ -319,6 +319,14 @@ def test_modules_hold_the_same_types_as_skate_itself() -> None:
     assert skate.actor.ActorProxy[Connection]
 
 
+def test_strategies_have_a_type_for_annotations() -> None:
+    from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy, SchedulingStrategyT
+
+    assert isinstance(NodeAffinitySchedulingStrategy("0" * 32, soft=True), SchedulingStrategyT)
+    assert isinstance("SPREAD", SchedulingStrategyT)
+    assert not isinstance(1, SchedulingStrategyT)
+
+
 def test_accelerators_have_names() -> None:
     from skate.util.accelerators import NVIDIA_A100, NVIDIA_TESLA_A100, NVIDIA_TESLA_V100
 

@@ -8,6 +8,7 @@ from skate.strategies import (
     NodeLabelSchedulingStrategy,
     NotIn,
     PlacementGroupSchedulingStrategy,
+    SchedulingStrategyT,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "NodeLabelSchedulingStrategy",
     "NotIn",
     "PlacementGroupSchedulingStrategy",
+    "SchedulingStrategyT",
 ]
