@@ -123,6 +123,99 @@ def test_a_subclass_may_fetch_by_the_attributes_and_mix_that_with_the_methods() 
         assert len(pool._idle_actors) == 2
 
 
+class Overrides:
+    """Methods as programs for Ray write them: by the attributes alone."""
+
+    _idle_actors: list[Any]
+    _future_to_actor: dict[Any, tuple[int, Any]]
+    _index_to_future: dict[int, Any]
+    _next_task_index: int
+    _next_return_index: int
+    _pending_submits: list[tuple[Any, Any]]
+
+    def submit(self, fn: Any, value: Any) -> None:
+        if not self._idle_actors:
+            self._pending_submits.append((fn, value))
+            return
+        actor = self._idle_actors.pop()
+        ref = fn(actor, value)
+        self._future_to_actor[ref] = (self._next_task_index, actor)
+        self._index_to_future[self._next_task_index] = ref
+        self._next_task_index += 1
+
+    def has_next(self) -> bool:
+        return bool(self._future_to_actor)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        ref = self._index_to_future[self._next_return_index]
+        late = timeout is not None and not skate.wait([ref], timeout=timeout)[0]
+        if late and not ignore_if_timedout:
+            raise TimeoutError
+        del self._index_to_future[self._next_return_index]
+        self._next_return_index += 1
+        _, actor = self._future_to_actor.pop(ref)
+        self._return_actor(actor)
+        if late:
+            raise TimeoutError
+        return skate.get(ref)
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        ready, _ = skate.wait(list(self._future_to_actor), num_returns=1, timeout=timeout)
+        if not ready and not ignore_if_timedout:
+            raise TimeoutError
+        ref = ready[0] if ready else next(iter(self._future_to_actor))
+        index, actor = self._future_to_actor.pop(ref)
+        del self._index_to_future[index]
+        self._next_return_index = max(self._next_return_index, index + 1)
+        self._return_actor(actor)
+        if not ready:
+            raise TimeoutError
+        return skate.get(ref)
+
+    def _return_actor(self, actor: Any) -> None:
+        self._idle_actors.append(actor)
+        if self._pending_submits:
+            self.submit(*self._pending_submits.pop(0))
+
+    def has_free(self) -> bool:
+        return bool(self._idle_actors) and not self._pending_submits
+
+    def pop_idle(self) -> Any:
+        return self._idle_actors.pop() if self.has_free() else None
+
+    def push(self, actor: Any) -> None:
+        if actor in self._idle_actors or actor in [busy for _, busy in self._future_to_actor.values()]:
+            raise ValueError("it is in this pool")
+        self._return_actor(actor)
+
+
+METHODS = [name for name, member in vars(Overrides).items() if callable(member)]
+MIXES = [[name] for name in METHODS] + [["submit", "get_next"], ["submit", "has_next", "_return_actor"], METHODS]
+
+
+@pytest.mark.parametrize("overridden", MIXES, ids="+".join)
+def test_a_subclass_may_override_any_methods_as_ray_has_them(overridden: list[str], tmp_path: Path) -> None:
+    pool_class = type("Pool", (ActorPool,), {name: vars(Overrides)[name] for name in overridden})
+    pool: ActorPool = pool_class(workers(2))
+    assert list(pool.map(double, range(6))) == [0, 2, 4, 6, 8, 10]
+    assert sorted(pool.map_unordered(double, range(6))) == [0, 2, 4, 6, 8, 10]
+    assert len(pool._idle_actors) == 2
+    # A map of which nothing was fetched, and whose calls still run, is replaced by the next.
+    pool.map(lambda actor, folder: actor.__ray_call__.remote(wait_for_go, folder), [tmp_path] * 3)
+    results = pool.map(double, range(6))
+    (tmp_path / "go").touch()
+    assert list(results) == [0, 2, 4, 6, 8, 10]
+    assert not pool.has_next()
+    wait_for(lambda: len(pool._idle_actors) == 2 or bool(pool._dropped), WITHIN_S, "the actors to be free")
+    taken = pool.pop_idle()
+    assert taken is not None
+    pool.push(taken)
+    with pytest.raises(ValueError, match="in this pool"):
+        pool.push(taken)
+    pool.submit(double, 7)
+    assert pool.get_next_unordered() == 14
+
+
 def test_an_actor_whose_result_was_collected_is_not_returned_twice(tmp_path: Path) -> None:
     first, second = workers(2)
     pool = PoolWithActors([first, second])

@@ -13,6 +13,8 @@ V = TypeVar("V")
 
 #: How long an actor that may be dead has to say that it is not. A dead one is known at once.
 PROBE_S = 1.0
+#: Methods that say or decide what is waited for.
+_WAITING_METHODS = ("has_next", "get_next", "get_next_unordered")
 
 
 class _Outcome(NamedTuple):
@@ -35,7 +37,8 @@ class ActorPool:
     """
 
     def __init__(self, actors: Iterable[Any]) -> None:
-        # These six have the names and the meanings that they have in Ray: subclasses read and change them.
+        # These six have the names and the meanings that they have in Ray. Subclasses read and change them, so they are
+        # the state of the pool; all below them follows from them.
         self._idle_actors: list[Any] = list(actors)
         #: Calls whose results were not yet fetched: the reference (a tuple of them, if `fn` returned a list) to the
         #: number of the call and its actor.
@@ -46,8 +49,10 @@ class ActorPool:
         self._next_return_index = 0
         #: Submissions that wait for an actor: `fn` and the value.
         self._pending_submits: list[tuple[Callable[[Any, Any], Any], Any]] = []
-        #: Calls that run, with their actors. One that a subclass took out of `_future_to_actor` is its own affair.
+        #: Calls that run, with their actors: those of `_future_to_actor` that are not done, as far as `_all_running`
+        #: has looked, which is up to `_looked_at`. To look at all of them would be slow while thousands are done.
         self._running: dict[Any, Any] = {}
+        self._looked_at = 0
         #: Calls that are done and not yet fetched, in the order in which that was noticed. Their actors are free again.
         self._done: dict[Any, _Outcome] = {}
         #: Calls that run and whose results are no longer wanted, with their actors.
@@ -80,6 +85,8 @@ class ActorPool:
         self._failed.clear()
         for index in list(self._index_to_future):
             self._drop(index)
+        self._done.clear()
+        self._next_return_index = self._next_task_index
         for value in values:
             self.submit(fn, value)
 
@@ -169,30 +176,29 @@ class ActorPool:
         except BaseException:
             self._idle_actors.append(actor)
             raise
-        self._running[key] = actor
         self._future_to_actor[key] = (self._next_task_index, actor)
         self._index_to_future[self._next_task_index] = future
         self._next_task_index += 1
 
-    def _return_actor(self, actor: Any) -> None:
-        """An actor has become free.
+    def _return_actor(self, actor: Any, is_alive: bool = True) -> None:
+        """An actor has become free, or has died.
 
         One that is free already, or has other work, stays as it is. A subclass that fetches by the attributes also
         returns actors whose results were collected before, and those were returned then.
         """
-        if actor in self._idle_actors or actor in self._all_running().values():
-            return
-        while self._pending_submits:
+        if is_alive:
+            if actor in self._idle_actors or actor in self._all_running().values():
+                return
+            self._idle_actors.append(actor)
+        while self._pending_submits and self._idle_actors:
             fn, value = self._pending_submits.pop(0)
             try:
-                self._start(fn, value, actor)
+                self.submit(fn, value)
             except Exception as error:  # noqa: BLE001 - it is raised where the result is fetched
-                self._idle_actors.remove(actor)
                 self._failed[self._next_task_index] = error
                 self._next_task_index += 1
             else:
                 return
-        self._idle_actors.append(actor)
 
     def _oldest(self) -> int | None:
         """The number of the oldest call that was not fetched; None if none of the submissions was started."""
@@ -246,16 +252,32 @@ class ActorPool:
         return self._done.pop(key)
 
     def _drop(self, index: int) -> None:
-        """Nothing of this call is wanted. If it runs, it keeps its actor until it ends."""
+        """Nothing of this call is wanted. If it runs, it keeps its actor until it ends.
+
+        A subclass with a method of its own from Ray expects what Ray does: the actor is free at once, so something runs
+        whenever something waits.
+        """
+        self._next_return_index = max(self._next_return_index, index + 1)
         if index in self._failed:
             del self._failed[index]
             return
         key = _key(self._index_to_future.pop(index))
-        del self._future_to_actor[key]
-        if self._done.pop(key, None) is None:
-            self._dropped[key] = self._running.pop(key)
+        _, actor = self._future_to_actor.pop(key)
+        self._running.pop(key, None)
+        if self._done.pop(key, None) is not None:
+            return
+        if any(getattr(type(self), name) is not getattr(ActorPool, name) for name in _WAITING_METHODS):
+            self._return_actor(actor)
+        else:
+            self._dropped[key] = actor
 
     def _all_running(self) -> dict[Any, Any]:
+        for index in range(self._looked_at, self._next_task_index):
+            key = _key(self._index_to_future.get(index))
+            if key in self._future_to_actor:
+                self._running[key] = self._future_to_actor[key][1]
+        self._looked_at = self._next_task_index
+        # One that a subclass took out is the subclass's own affair.
         self._running = {key: actor for key, actor in self._running.items() if key in self._future_to_actor}
         return self._running | self._dropped
 
