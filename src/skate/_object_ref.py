@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
@@ -39,6 +39,18 @@ _drop = dropped.append
 dropped_streams: deque[bytes] = deque()
 
 
+def _no_owner() -> NoReturn:
+    """Says what to do instead of `ObjectRef(id)`, which Ray has.
+
+    msgspec calls this if the owner is missing, so it costs nothing otherwise. To return what `from_binary` returns, the
+    class would need a metaclass with `__call__`: even around that, making a reference takes 82 ns instead of 71 ns, and
+    `f.remote()` 0.67 µs instead of 0.64 µs (20,000 calls, time of the thread).
+    """
+    raise TypeError(
+        "ObjectRef(id) makes no reference.\n  next: ObjectRef.from_binary(id) gives one by the id of an object."
+    )
+
+
 class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
     """A reference to a value of type `T` in the object store.
 
@@ -51,7 +63,7 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
     """
 
     _id: bytes
-    _owner: bytes
+    _owner: bytes = msgspec.field(default_factory=_no_owner)
 
     def __del__(self) -> None:
         try:
@@ -117,10 +129,14 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         return TaskID(task_of(self._id))
 
     def job_id(self) -> JobID:
-        """The id of the job that this process works for. The id of an object does not tell who made it."""
+        """The id of the job that this process works for; nil for the nil reference, and where no Skate runs.
+
+        The id of an object does not tell which job made it.
+        """
         from skate.ids import JobID
 
-        return JobID(current_runtime().welcome.job_id)
+        runtime = None if self.is_nil() else _runtime_or_none()
+        return JobID.nil() if runtime is None else JobID(runtime.welcome.job_id)
 
     def owner_address(self) -> bytes:
         """The id of the process that owns the object."""

@@ -56,6 +56,18 @@ def test_a_registered_serializer_serves_put_and_arguments() -> None:
         skate.put(Connection("a"))
 
 
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+def test_a_reference_tells_the_job_while_there_is_one() -> None:
+    with skate.init(num_cpus=1):
+        ref = skate.put(1)
+        assert ref.job_id() == skate.get_runtime_context().job_id
+        assert skate.ObjectRef.nil().job_id().is_nil()
+    assert ref.job_id().is_nil()
+    assert not skate.is_initialized()
+
+
 # --- the runtime context ----------------------------------------------------------------------------------------------
 
 

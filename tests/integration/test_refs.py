@@ -730,6 +730,12 @@ def test_references_inside_the_items_of_a_dynamic_generator_are_kept(size: int, 
     assert [len(skate.get(skate.get(item)[0])) for item in items] == [size, size + 1, size + 2]
 
 
+def test_a_reference_to_be_made_of_an_id_alone_says_how_to_make_one() -> None:
+    for made in (skate.ObjectRef, skate.ObjectID):
+        with pytest.raises(TypeError, match=r"ObjectRef\.from_binary\(id\)"):
+            made(bytes(20))
+
+
 def test_a_reference_cannot_be_made_by_hand_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ignored: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", ignored.append)

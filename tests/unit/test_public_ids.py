@@ -98,3 +98,9 @@ def test_the_nil_reference_is_equal_to_itself_alone() -> None:
     assert nil == skate.ObjectRef.nil() == skate.ObjectRef.from_hex(nil.hex())
     assert nil != skate.ObjectRef.from_random()
     assert not skate.is_initialized(), "an id alone starts nothing"
+
+
+def test_the_job_of_a_reference_starts_nothing() -> None:
+    assert skate.ObjectRef.nil().job_id().is_nil()
+    assert skate.ObjectRef.from_random().job_id().is_nil()
+    assert not skate.is_initialized()
