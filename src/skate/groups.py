@@ -40,11 +40,15 @@ _STATES = {"ready": "CREATED", "rescheduling": "RESCHEDULING"}
 
 
 class PlacementGroup:
-    """A handle to a group; to be passed to tasks and actors, and compared."""
+    """A handle to a group; to be passed to tasks and actors, and compared.
 
-    def __init__(self, id: bytes, bundles: Sequence[Mapping[str, float]]) -> None:
+    `PlacementGroup(other.id)` is a handle to the same group. Its bundles are looked up when they are needed.
+    """
+
+    def __init__(self, id: bytes, bundle_cache: Sequence[Mapping[str, float]] | None = None) -> None:
         self.id = PlacementGroupID(id)
-        self._bundles = [dict(bundle) for bundle in bundles]
+        #: The bundles, or None if they were not looked up yet.
+        self.bundle_cache = None if bundle_cache is None else [dict(bundle) for bundle in bundle_cache]
 
     @classmethod
     def empty(cls) -> PlacementGroup:
@@ -57,11 +61,17 @@ class PlacementGroup:
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
-        return [dict(bundle) for bundle in self._bundles]
+        """The resources of each bundle; none if the group was removed before this handle has looked them up."""
+        if self.bundle_cache is None:
+            found = next((group for group in get_runtime().query("groups") if group["group"] == self.id), None)
+            if found is None:
+                return []
+            self.bundle_cache = [bundle["needs"] for bundle in found["bundles"]]
+        return [dict(bundle) for bundle in self.bundle_cache]
 
     @property
     def bundle_count(self) -> int:
-        return len(self._bundles)
+        return len(self.bundle_specs)
 
     def ready(self) -> ObjectRef[PlacementGroup]:
         """A reference whose value, this group, is there when all bundles are reserved.
@@ -87,7 +97,8 @@ class PlacementGroup:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"PlacementGroup({self.id.hex()[:8]}…, {self.bundle_count} bundles)"
+        bundles = "" if self.bundle_cache is None else f", {len(self.bundle_cache)} bundles"
+        return f"PlacementGroup({self.id.hex()[:8]}…{bundles})"
 
 
 _itself: RemoteFunction[Any, Any] = RemoteFunction(
@@ -203,5 +214,4 @@ def get_current_placement_group() -> PlacementGroup | None:
     id = group_of(runtime.executor.resources) if runtime.executor is not None else b""
     if not id:
         return None
-    known = next((group for group in runtime.query("groups") if group["group"] == id), None)
-    return PlacementGroup(id, [bundle["needs"] for bundle in known["bundles"]] if known is not None else [])
+    return PlacementGroup(id)

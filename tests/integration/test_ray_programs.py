@@ -169,6 +169,27 @@ def test_a_group_that_is_none_says_so() -> None:
     assert not skate.util.client.ray.is_connected()
 
 
+def test_a_group_is_found_by_its_id() -> None:
+    from skate.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+    with skate.init(num_cpus=2):
+        made = placement_group([{"CPU": 1}, {"CPU": 1}])
+        again = PlacementGroup(made.id)
+        assert again == made
+        assert "bundles" not in repr(again), "to print it asks no other process"
+        assert again.wait(30)
+        assert (again.bundle_specs, again.bundle_count) == ([{"CPU": 1}, {"CPU": 1}], 2)
+        assert PlacementGroup(made.id, bundle_cache=made.bundle_specs).bundle_count == 2
+        second = PlacementGroupSchedulingStrategy(PlacementGroup(made.id), placement_group_bundle_index=1)
+        inside = skate.remote(skate.util.get_current_placement_group).options(scheduling_strategy=second)
+        found = skate.get(inside.remote())
+        assert (found, found.bundle_count) == (made, 2)
+        with pytest.raises(ValueError, match="one of 0 to 1"):
+            PlacementGroupSchedulingStrategy(PlacementGroup(made.id), placement_group_bundle_index=2)
+        remove_placement_group(made)
+        wait_for(lambda: not PlacementGroup(made.id).bundle_specs, 20, "the group to be removed")
+
+
 def test_a_cluster_tells_whether_its_processes_run() -> None:
     with Cluster(initialize_head=True) as cluster:
         node = cluster.add_node()
