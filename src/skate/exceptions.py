@@ -55,65 +55,14 @@ Ray's names for the same errors are at the end of this file. This module imports
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from skate import _error_text as _words
+from skate._error_base import Fallback as _Fallback
 from skate._error_base import SkateError as SkateError
+from skate._error_base import TaskError as TaskError
 
 # --- the tree --------------------------------------------------------------------------------------------------------
-
-
-class TaskError(SkateError):
-    """A function that ran as a task raised. `get` raises it, and `await`.
-
-    What arrives is an instance of TaskError *and* of the class that the function raised, so `except ValueError` works
-    as if the call had been local; its text is the remote traceback, which ends with the message. When the class must
-    not be raised here (a SystemExit would end the driver, a StopIteration somebody's loop) or cannot be subclassed, it
-    is a TaskError only, and `cause` tells.
-
-    `cause` is the original exception, `function_name`, `pid` and `node` say where it was raised, `remote_traceback` is
-    the traceback as text, of each task that it passed through. An attribute of the original with one of these names
-    hides ours, except `cause`.
-    """
-
-    function_name: str
-    pid: int
-    node: str
-    remote_traceback: str
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        cause: BaseException | None = None,
-        function_name: str = "",
-        pid: int = 0,
-        node: str = "",
-        remote_traceback: str = "",
-    ) -> None:
-        super().__init__(message)
-        if cause is not None:
-            self.args = cause.args
-        self._skate_cause = cause
-        raised = "an exception" if cause is None else repr(cause)
-        self._skate_text = message or remote_traceback or f"{_words.task(function_name)} raised {raised}"
-        self.function_name = function_name
-        self.pid = pid
-        self.node = node
-        self.remote_traceback = remote_traceback
-
-    # A property rather than an attribute: it must win over a property of that name in the user's class.
-    @property
-    def cause(self) -> BaseException | None:
-        """The exception that the function raised."""
-        cause: BaseException | None = self.__dict__.get("_skate_cause")
-        return cause
-
-    def as_instanceof_cause(self) -> TaskError:
-        """The error itself: it is an instance of the class of its cause already, where that is possible."""
-        return self
-
-    def __str__(self) -> str:
-        return str(self.__dict__.get("_skate_text", ""))
 
 
 class TaskCancelledError(SkateError):
@@ -452,7 +401,23 @@ class ObjectLostError(SkateError):
     _reason = "every copy of it was lost, and it was not computed again."
     _next = "keep what is needed to make the value again, and submit its task again or put it again."
 
-    def __init__(self, message: str = "", *, object_id: str = "", task_name: str = "", reason: str = "") -> None:
+    #: Ray's name for `object_id`.
+    object_ref_hex = _Fallback(lambda error: error.object_id)
+
+    def __init__(
+        self,
+        message: str = "",
+        owner_address: Any = None,
+        call_site: str | None = None,
+        *,
+        object_id: str = "",
+        task_name: str = "",
+        reason: str = "",
+    ) -> None:
+        if call_site is not None:  # Ray's form: ObjectLostError(object_ref_hex, owner_address, call_site)
+            message, object_id = "", message
+        self.owner_address = owner_address
+        self.call_site = call_site
         self.object_id = object_id
         #: The task that made the object, or would have; empty for a put().
         self.task_name = task_name
@@ -474,11 +439,18 @@ class OwnerDiedError(ObjectLostError):
     _next = "let a process that lives longer create it, e.g. the driver."
 
     def __init__(
-        self, message: str = "", *, object_id: str = "", task_name: str = "", reason: str = "", owner_pid: int = 0
+        self,
+        message: str = "",
+        owner_address: Any = None,
+        call_site: str | None = None,
+        *,
+        reason: str = "",
+        owner_pid: int = 0,
+        **facts: Any,
     ) -> None:
         self.owner_pid = owner_pid
         owner = "the process that owned it" + (f" (pid {owner_pid})" if owner_pid else "")
-        super().__init__(message, object_id=object_id, task_name=task_name, reason=reason or f"{owner} died.")
+        super().__init__(message, owner_address, call_site, reason=reason or f"{owner} died.", **facts)
 
 
 class ObjectFreedError(ObjectLostError):
@@ -561,6 +533,8 @@ class ActorError(SkateError):
     _next = ""
     #: Whether its __init__ raised, which then is the error's cause; and of Ray: whether a cloud took its node away.
     actor_init_failed = preempted = False
+    #: Ray's name for the text.
+    error_msg = _Fallback(str)
 
     def __init__(
         self,
@@ -595,6 +569,9 @@ class ActorUnavailableError(ActorError):
 
     _headline = "cannot be reached at present"
     _next = "call again if the method may run twice, or allow that with max_task_retries=."
+
+    def __init__(self, message: str = "", actor_id: str | bytes | None = "", **facts: Any) -> None:
+        super().__init__(message, actor_id=actor_id.hex() if isinstance(actor_id, bytes) else actor_id or "", **facts)
 
 
 class ActorAlreadyExistsError(SkateError, ValueError):

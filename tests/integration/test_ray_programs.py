@@ -158,6 +158,29 @@ def test_errors_have_the_members_that_programs_look_at() -> None:
     with pytest.raises(skate.exceptions.RayTaskError) as failed:
         skate.get(fail.remote())
     assert isinstance(failed.value.as_instanceof_cause(), KeyError)
+    assert failed.value.traceback_str == failed.value.remote_traceback
+    assert (failed.value.ip, failed.value.actor_id) == (None, None)
+
+    class Located(Exception):
+        ip = "10.0.0.7"
+
+        def __init__(self) -> None:
+            self.traceback_str = "mine"
+
+        def __getattr__(self, name: str) -> str:
+            if name != "other":
+                raise AttributeError(name)
+            return f"by name: {name}"
+
+    @skate.remote
+    def fail_somewhere() -> None:
+        raise Located
+
+    with pytest.raises(skate.exceptions.RayTaskError) as located:
+        skate.get(fail_somewhere.remote())
+    assert (located.value.traceback_str, located.value.ip) == ("mine", "10.0.0.7"), "nothing of the original is hidden"
+    assert (located.value.other, located.value.actor_id) == ("by name: other", None)
+    assert not hasattr(failed.value, "other")
 
 
 def test_a_group_that_is_none_says_so() -> None:

@@ -283,3 +283,45 @@ def test_owner_that_died_is_named() -> None:
     assert error.owner_pid == 77
     assert "(pid 77) died" in str(error)
     assert pickle.loads(pickle.dumps(error)).owner_pid == 77
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_task_error_can_be_made_as_in_ray(by_name: bool) -> None:
+    class Mine(exceptions.RayTaskError):
+        def __init__(self, name: str, text: str, cause: Exception) -> None:
+            if by_name:
+                super().__init__(function_name=name, traceback_str=text, cause=cause)
+            else:
+                super().__init__(name, text, cause)
+
+    cause = KeyError("k")
+    error = Mine("f", "a traceback", cause)
+    assert (error.function_name, error.traceback_str, error.cause) == ("f", "a traceback", cause)
+    assert str(error) == error.remote_traceback == "a traceback"
+    assert (error.ip, error.proctitle, error.actor_repr, error.actor_id) == (None,) * 4
+    whole = exceptions.RayTaskError("f", "", cause, "title", 7, "10.0.0.7", "Actor(1)", "ab12")
+    again = pickle.loads(pickle.dumps(whole))
+    assert (again.proctitle, again.pid, again.ip, again.actor_repr, again.actor_id) == (
+        "title", 7, "10.0.0.7", "Actor(1)", "ab12"
+    )  # fmt: skip
+    assert "task f raised KeyError" in str(again)
+
+
+def test_errors_of_actors_and_objects_can_be_made_as_in_ray() -> None:
+    assert exceptions.ActorDiedError("it is gone").error_msg == "it is gone"
+    away = exceptions.ActorUnavailableError("not now", b"\xab\x12")
+    assert (away.error_msg, away.actor_id) == ("not now", "ab12")
+    assert exceptions.ActorUnavailableError("not now", None).actor_id == ""
+    for kind in (exceptions.ObjectLostError, exceptions.OwnerDiedError, exceptions.ReferenceCountingAssertionError):
+        lost = pickle.loads(pickle.dumps(kind("ab12", b"owner", "line 1")))
+        assert (lost.object_ref_hex, lost.object_id, lost.owner_address) == ("ab12", "ab12", b"owner")
+        assert lost.call_site == "line 1"
+        assert str(lost).startswith("object ab12 is lost.")
+
+
+def test_a_subclass_may_set_what_ray_names_otherwise() -> None:
+    class Mine(exceptions.RayActorError):
+        def __init__(self) -> None:
+            self.error_msg = "mine"
+
+    assert Mine().error_msg == "mine"
