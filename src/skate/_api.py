@@ -21,6 +21,7 @@ from skate._config import (
     temporary_directory,
 )
 from skate._core import environment
+from skate._core.resources import HEAD
 from skate._core.version import VERSION
 from skate._error_text import kind_of
 from skate._node import interpreter
@@ -353,6 +354,21 @@ def has_node_of_its_own() -> bool:
     return isinstance(_node, LocalNode) and not _node.runtime.in_cluster
 
 
+def is_on_no_node() -> bool:
+    """Whether this driver uses a cluster without being on a node of it."""
+    return isinstance(_node, LocalNode) and _node.runtime.in_cluster
+
+
+def node_here() -> tuple[str, str]:
+    """The id and the address of the node of this process. A driver on no node is told those of the head."""
+    if is_on_no_node():
+        living = [node for node in nodes() if node["Alive"]]
+        for node in sorted(living, key=lambda node: HEAD not in node["Resources"]):
+            return node["NodeID"], node["NodeManagerAddress"]
+    welcome = current.get_runtime().welcome
+    return welcome.node_id.hex(), welcome.host
+
+
 def _is_address(address: Any) -> bool:
     if not isinstance(address, str):
         return False
@@ -367,13 +383,14 @@ def _is_number(value: Any) -> bool:
 
 def _info() -> RuntimeInfo:
     welcome = current.get_runtime().welcome
+    node_id, host = node_here()
     return RuntimeInfo(
-        node_id=welcome.node_id.hex(),
+        node_id=node_id,
         job_id=welcome.job_id.hex(),
         namespace=_settings.get("namespace", ""),
         address=welcome.address,
         resources=dict(welcome.resources),
-        node_ip_address=welcome.host,
+        node_ip_address=host,
         # What another program gives to `init` to use the same cluster; a node that is alone is one.
         gcs_address=welcome.address.partition("@")[2] or welcome.address,
         redis_address=None,

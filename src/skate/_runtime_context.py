@@ -26,7 +26,10 @@ class RuntimeContext:
         return get_runtime().welcome.job_id.hex()
 
     def get_node_id(self) -> str:
-        return get_runtime().welcome.node_id.hex()
+        """The id of the node of this process; in a driver that is on no node of its cluster, that of the head."""
+        from skate._api import node_here
+
+        return node_here()[0]
 
     def get_node_labels(self) -> dict[str, str]:
         """Those that its `init` or `skate start` was given."""
@@ -162,7 +165,7 @@ class RuntimeContext:
     def node_id(self) -> NodeID:
         from skate.ids import NodeID
 
-        return NodeID(get_runtime().welcome.node_id)
+        return NodeID.from_hex(self.get_node_id())
 
     @property
     def task_id(self) -> TaskID | None:

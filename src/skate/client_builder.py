@@ -8,9 +8,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from skate._api import RuntimeInfo, init, shutdown
+from skate._api import RuntimeInfo, init, is_on_no_node, shutdown
 
-__all__ = ["ClientBuilder", "ClientContext", "client", "connect", "disconnect"]
+__all__ = ["ClientBuilder", "ClientContext", "client", "connect", "disconnect", "is_on_no_node"]
 
 
 class ClientContext:

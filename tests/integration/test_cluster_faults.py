@@ -169,8 +169,7 @@ def test_a_driver_on_a_machine_that_is_no_node(cluster: Cluster, monkeypatch: py
     skate.init(address=f"skate://{cluster.address}")
     nodes = {node.node_id for node in cluster.nodes}
     assert ids() == nodes, "it gives nothing, and so is not counted"
-    here = skate.get_runtime_context().get_node_id()
-    assert here not in nodes
+    assert skate.get_runtime_context().get_node_id() in nodes, "that of the head"
     assert set(skate.get([node_id.options(num_cpus=0).remote() for _ in range(10)])) <= nodes
     assert set(skate.get([node_id.remote(0.2) for _ in range(12)])) == nodes
 

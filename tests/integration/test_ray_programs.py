@@ -367,6 +367,26 @@ def test_every_form_of_the_address_leads_to_a_cluster_of_this_machine(
             skate.init(f"ray://{cluster.address}")
 
 
+def test_a_driver_on_no_node_is_told_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = skate.util.client
+    address_of_this_machine = skate.util.get_node_ip_address()
+    with Cluster(initialize_head=True) as cluster:
+        cluster.add_node()
+        with skate.init(cluster.address):
+            assert (client.ray.is_connected(), client.num_connected_contexts()) == (False, 0)
+        monkeypatch.setenv("SKATE_TOKEN", cluster._token)
+        with skate.init(f"ray://{cluster.address}") as facts:
+            assert (client.ray.is_connected(), client.num_connected_contexts()) == (True, 1)
+            assert cluster.head_node is not None
+            head = cluster.head_node.node_id
+            assert facts["node_id"] == skate.get_runtime_context().get_node_id() == head
+            assert skate.get_runtime_context().node_id.hex() == head
+            there = skate.remote(lambda: skate.get_runtime_context().get_node_id())
+            assert skate.get(there.options(resources={f"node:{facts['node_ip_address']}": 0.01}).remote(), timeout=30)
+            assert skate.util.get_node_ip_address() == address_of_this_machine
+    assert not client.ray.is_connected()
+
+
 def test_a_client_knows_the_version_that_ray_has(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = ModuleType("ray")
     ray.__dict__["__version__"] = "2.9.3"

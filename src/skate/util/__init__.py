@@ -101,7 +101,7 @@ def get_node_ip_address() -> str:
 
     import skate
 
-    if skate.is_initialized():
+    if skate.is_initialized() and not skate.client_builder.is_on_no_node():
         ours = skate.get_runtime_context().get_node_id()
         for node in skate.nodes():
             if node["NodeID"] == ours:
