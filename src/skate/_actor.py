@@ -16,6 +16,7 @@ from skate._object_ref import ObjectRef
 from skate._options import ActorOptions, MethodOptions, checked_text, merge, method_options
 from skate._worker import interrupt
 from skate._worker.current import get_runtime
+from skate._worker.surroundings import late_ray_version
 from skate.exceptions import ActorAlreadyExistsError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class ActorClass(Generic[T]):
         self._name = self._about.class_name
         self._pickled_about: bytes | None = None
         #: Shared by all that `.options()` makes of it, so that the class is pickled once.
-        self._exported: dict[int, Function] = {}
+        self._exported: dict[tuple[int, str], Function] = {}
         functools.update_wrapper(self, cls, updated=())
 
     def remote(self, /, *args: Any, **kwargs: Any) -> Actor[T]:
@@ -151,11 +152,12 @@ class ActorClass(Generic[T]):
         self._check(args, kwargs)
         runtime = get_runtime()
         options = runtime.in_group(self._options)
-        exported = self._exported.get(id(runtime))
+        sent_to = id(runtime), late_ray_version()
+        exported = self._exported.get(sent_to)
         if exported is None:
             exported = runtime.export(self._cls, self._name)
             self._exported.clear()
-            self._exported[id(runtime)] = exported
+            self._exported[sent_to] = exported
         about = self._pickle_about()
         info = ActorInfo(
             self._name,

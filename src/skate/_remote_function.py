@@ -13,6 +13,7 @@ from skate._options import TaskOptions, actor_options, merge, task_options
 from skate._streaming import ObjectRefGenerator
 from skate._worker import interrupt
 from skate._worker.current import get_runtime
+from skate._worker.surroundings import late_ray_version
 
 if TYPE_CHECKING:
     from skate._remote_class import Decorated
@@ -39,7 +40,7 @@ class RemoteFunction(Generic[P, R]):
         self._generator = _generator_kind(function, options)
         self._call: Call | None = None
         #: Shared by all that `.options()` makes of it, so that the function is pickled once.
-        self._exported: dict[int, Function] = {}
+        self._exported: dict[tuple[int, str], Function] = {}
         functools.update_wrapper(self, function, updated=())
 
     if TYPE_CHECKING:
@@ -96,11 +97,12 @@ class RemoteFunction(Generic[P, R]):
 
     def _prepare(self) -> Call:
         runtime = get_runtime()
-        exported = self._exported.get(id(runtime))
+        sent_to = id(runtime), late_ray_version()
+        exported = self._exported.get(sent_to)
         if exported is None:
             exported = runtime.export(self._function, self._name)
             self._exported.clear()
-            self._exported[id(runtime)] = exported
+            self._exported[sent_to] = exported
         call = runtime.new_call(exported, self._options, generator=self._generator)
         strategy = self._options.scheduling_strategy
         if isinstance(strategy, str) or not strategy.is_inherited:  # the next task here may be in another group

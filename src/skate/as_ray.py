@@ -29,11 +29,17 @@ class _CallableModule(ModuleType):
         """Have `import ray` find Skate in this process and in the workers of its program.
 
         `version` is what `ray.__version__` says, for libraries that want another release than the one whose API is
-        meant. Calling it again does no harm. Raises ImportError if Ray itself has been imported already.
+        meant. Calling it again changes the version, also for functions and classes that workers know; actors that live
+        keep theirs. Raises ImportError if Ray itself has been imported already.
         """
         from skate._alias.finder import activate
 
         activate(version)
+        # Only if there is one already: a program that has not called `init` must not load the runtime for this.
+        current = sys.modules.get("skate._worker.current")
+        runtime = current.runtime_or_none() if current is not None else None
+        if runtime is not None:
+            runtime.forget_prepared()
 
 
 if __name__ == "__main__":

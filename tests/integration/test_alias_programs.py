@@ -305,9 +305,23 @@ skate.init(num_cpus=2)
 def before():
     return 1
 
+@skate.remote
+def known():
+    try:
+        import ray
+    except ImportError:
+        return None
+    return ray.__version__
+
+@skate.remote
+class Known:
+    look = staticmethod(known._function)
+
 assert skate.get(before.remote()) == 1
+assert skate.get([known.remote(), Known.remote().look.remote()]) == [None, None]
 skate.as_ray(version="2.9.0")
 import ray
+assert skate.get([known.remote(), Known.remote().look.remote()]) == ["2.9.0", "2.9.0"]
 
 @ray.remote
 def look():
@@ -322,10 +336,11 @@ class Nest:
 print(ray.get([look.remote() for _ in range(4)]), ray.get(Nest.remote().look.remote()), ray.get(before.remote()))
 skate.as_ray(version="2.10.0")  # the same function, pickled to the same bytes, goes with the new version
 print(ray.get([ray.remote(look._function).remote() for _ in range(4)]))
+assert ray.get([look.remote(), known.remote(), Known.remote().look.remote()]) == ["2.10.0"] * 3
 """
 
 
-def test_functions_that_are_defined_after_a_late_as_ray_have_it_in_workers_that_were_there_before(
+def test_functions_defined_before_and_after_a_late_as_ray_have_it_in_workers_that_were_there_before(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "program.py").write_text(LATE)

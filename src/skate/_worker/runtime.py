@@ -558,6 +558,9 @@ class Runtime:
 
     def capture(self, group: bytes) -> None:
         self.captures = group
+        self.forget_prepared()
+
+    def forget_prepared(self) -> None:
         for function in list(self.prepared):
             function._call = None
 
