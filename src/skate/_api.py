@@ -109,6 +109,7 @@ def init(
     job_config: JobConfig | None = None,
     logging_config: LoggingConfig | None = None,
     spill_directory: str | os.PathLike[str] | None = None,
+    object_spilling_directory: str | None = None,
     memory_threshold: float = 0.95,
     infeasible_grace_s: float = 10.0,
     idle_worker_s: float = 5.0,
@@ -133,7 +134,7 @@ def init(
     they can choose the node by.
     object_store_memory: most bytes of shared memory for objects; by default 30 % of the memory of the machine or
     the container, taken as needed. spill_directory: where objects go that do not fit; by default the directory for
-    temporary files.
+    temporary files. object_spilling_directory: the same in Ray, which makes the directory if it is not there.
     runtime_env: {"env_vars": {"NAME": "value"}}, variables of all tasks and actors of this program, on all nodes.
     log_to_driver: whether what tasks print appears here. logging_config: how log records look, here and in workers.
     job_config: runtime_env, namespace and logging_config as one object.
@@ -188,6 +189,9 @@ def init(
         temp_dir = _temp_dir if _temp_dir is not None and os.path.isdir(_temp_dir) else None
         if spill_directory is not None and not isinstance(spill_directory, (str, bytes, os.PathLike)):
             raise TypeError(f"init(spill_directory={spill_directory!r}): it may be a path.")
+        if object_spilling_directory is not None and spill_directory is None:
+            spill_directory = object_spilling_directory
+            os.makedirs(spill_directory, exist_ok=True)
         directory = spill_directory or temp_dir or temporary_directory()
         if not os.path.isdir(directory):
             raise ValueError(f"spill_directory={directory!r} is not a directory; create it, or name another.")
@@ -438,12 +442,12 @@ def is_initialized() -> bool:
 
 
 @overload
-def get(refs: ObjectRef[T], *, timeout: float | None = None) -> T: ...
+def get(refs: ObjectRef[T], *, timeout: float | None = None, _use_object_store: bool = False) -> T: ...
 @overload
-def get(refs: Sequence[ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
+def get(refs: Sequence[ObjectRef[T]], *, timeout: float | None = None, _use_object_store: bool = False) -> list[T]: ...
 @overload
-def get(refs: ObjectRefGenerator[T], *, timeout: float | None = None) -> list[T]: ...
-def get(refs: Any, *, timeout: float | None = None) -> Any:
+def get(refs: ObjectRefGenerator[T], *, timeout: float | None = None, _use_object_store: bool = False) -> list[T]: ...
+def get(refs: Any, *, timeout: float | None = None, _use_object_store: bool = False) -> Any:
     """Wait for the value of a reference, or for the values of a list of them.
 
         >>> skate.get(ref)
@@ -488,7 +492,7 @@ def _hint(value: object) -> str:
     return ""
 
 
-def put(value: T) -> ObjectRef[T]:
+def put(value: T, *, _owner: Any = None, _tensor_transport: str | None = None) -> ObjectRef[T]:
     """Store a value once, to pass it to many tasks by reference.
 
     >>> ref = skate.put(numpy.zeros(10_000_000))
@@ -496,6 +500,11 @@ def put(value: T) -> ObjectRef[T]:
     """
     if isinstance(value, ObjectRef):
         raise TypeError("put() of a reference: pass the reference itself on, or put it inside a list.")
+    if _owner is not None:
+        raise ValueError(
+            f"put(_owner={_owner!r}): it may be None, because the process that calls put() owns the object.\n"
+            "  next: let the actor that should own it call put(), and return the reference inside a list."
+        )
     if interrupt.pending:
         interrupt.raise_pending()
     return current.get_runtime().put(value)

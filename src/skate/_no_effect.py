@@ -21,6 +21,13 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "system_reserved_memory": "Skate makes no control groups",
         "_system_config": "settings of Ray's own processes",
     },
+    "get": {
+        "_use_object_store": "a value comes from where it is",
+    },
+    "put": {
+        "_owner": "the process that calls `put` owns the object; other values than None are a `ValueError`",
+        "_tensor_transport": "objects travel through the object store",
+    },
     "NodeAffinitySchedulingStrategy": {
         "_spill_on_unavailable": "work goes elsewhere if the node can never run it, not if the node is busy",
         "_fail_on_unavailable": "work waits until the node has room for it",

@@ -168,11 +168,13 @@ class Cluster:
         object_store_memory: int = STORE_BYTES,
         labels: dict[str, str] | None = None,
         node_name: str = "",
+        env_vars: dict[str, str] | None = None,
         **ignored: Any,
     ) -> ClusterNode:
         """Start a node, and wait until it is part of the cluster and, after `connect()`, the driver knows of it.
 
         wait: with False, what the driver knows is not waited for; `wait_for_nodes` does that for several at once.
+        env_vars: variables of the node's processes, beside those of this one.
         Names that begin with `_`, such as `_system_config`, and those of `init` that have no effect have none here.
         """
         from skate._no_effect import NO_EFFECT
@@ -204,7 +206,7 @@ class Cluster:
                 control=self._control_address, token=self._token, host=LOOPBACK, name=node_name, tls=self._tls
             ),
         )
-        node = ClusterNode(*start_node(config))
+        node = ClusterNode(*start_node(config, env_vars=env_vars))
         if self.head_node is None:
             self.head_node = node
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import skate
+from skate._config import STORE_BYTES_LEAST
 from skate._no_effect import NO_EFFECT
 from skate._wire.messages import Results
 from skate._worker import current
@@ -283,6 +285,24 @@ def test_what_ray_programs_pass_is_accepted(tmp_path: Path) -> None:
     )
     assert skate.get(double.remote(1)) == 2
     assert not (tmp_path / "ray makes it").exists()
+
+
+def test_the_spill_directory_may_be_given_as_in_ray(tmp_path: Path) -> None:
+    directory = tmp_path / "ray makes it"
+    with skate.init(num_cpus=1, object_spilling_directory=str(directory), object_store_memory=STORE_BYTES_LEAST):
+        kept = [skate.put(bytes(STORE_BYTES_LEAST // 2)) for _ in range(4)]
+        daemon = Path(f"/proc/{current.get_runtime().welcome.daemon_pid}/fd")
+        opened = [os.readlink(descriptor) for descriptor in daemon.iterdir()]
+        assert any(path.startswith(str(directory)) for path in opened), opened
+        del kept
+
+
+def test_private_arguments_of_ray_have_no_effect() -> None:
+    with skate.init(num_cpus=1):
+        ref = skate.put(1, _owner=None, _tensor_transport="object_store")
+        assert skate.get(ref, _use_object_store=True) == 1
+        with pytest.raises(ValueError, match="the process that calls put"):
+            skate.put(1, _owner=ref)
 
 
 def test_the_documentation_says_which_arguments_have_no_effect_and_why() -> None:

@@ -213,6 +213,13 @@ def test_a_group_is_found_by_its_id() -> None:
         wait_for(lambda: not PlacementGroup(made.id).bundle_specs, 20, "the group to be removed")
 
 
+def test_a_node_of_a_cluster_has_variables_of_its_own() -> None:
+    with Cluster(initialize_head=True, head_node_args={"env_vars": {"COLOUR": "green"}}) as cluster:
+        cluster.connect()
+        assert skate.get(skate.remote(lambda: __import__("os").environ["COLOUR"]).remote()) == "green"
+        skate.shutdown()
+
+
 def test_a_cluster_tells_whether_its_processes_run() -> None:
     with Cluster(initialize_head=True) as cluster:
         node = cluster.add_node()
@@ -283,11 +290,12 @@ def test_objects_are_located_on_their_nodes() -> None:
                 return [skate.put(bytes(2_000_000))]
 
         maker = Maker.remote()
-        made, small, gate = maker.make.remote(), skate.put(b"small"), skate.ObjectRef.nil()
+        made, small, unknown = maker.make.remote(), skate.put(b"small"), skate.ObjectRef.from_random()
         skate.wait([made])
         (inner,) = skate.get(maker.wrap.remote())
-        found = skate.experimental.get_object_locations([made, small, inner, gate])
-        assert gate not in found, "no such object"
+        found = skate.experimental.get_object_locations([made, small, inner, unknown])
+        assert unknown not in found, "no such object"
+        assert not any(about["did_spill"] for about in found.values())
         assert found[made]["node_ids"] == found[inner]["node_ids"] == [second.node_id]
         assert 1_000_000 <= found[made]["object_size"] < 1_001_000
         assert 2_000_000 <= found[inner]["object_size"] < 2_001_000
@@ -298,6 +306,9 @@ def test_objects_are_located_on_their_nodes() -> None:
         assert copies == [second.node_id, cluster.head_node.node_id], "reading it has made a copy here"
         with pytest.raises(TypeError, match="list of references"):
             skate.experimental.get_object_locations(made)  # type: ignore[arg-type]
+        for locate in (skate.experimental.get_object_locations, skate.experimental.get_local_object_locations):
+            with pytest.raises(ValueError, match=r"ObjectRef\.nil\(\)"):
+                locate([skate.ObjectRef.nil()])
         skate.shutdown()
 
 
@@ -305,7 +316,11 @@ def test_objects_are_located_on_their_nodes() -> None:
 def test_what_does_not_exist_yet_has_no_location(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     ref = skate.remote(lambda: wait_for(gate.exists, 40, "the gate to open")).remote()
-    assert skate.experimental.get_object_locations([ref])[ref] == {"node_ids": [], "object_size": None}
+    assert skate.experimental.get_object_locations([ref])[ref] == {
+        "node_ids": [],
+        "object_size": None,
+        "did_spill": False,
+    }
     gate.touch()
     skate.get(ref)
 

@@ -36,7 +36,9 @@ def start_control(config: ControlConfig, *, log: int | None = None) -> tuple[sub
     return process, said["host"], said["port"]
 
 
-def start_node(config: NodeConfig, *, log: int | None = None) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+def start_node(
+    config: NodeConfig, *, log: int | None = None, env_vars: dict[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     """The process, and what it says of itself: "node_id", and "lobby", where drivers come in."""
     ours, theirs = os.pipe()
     config.report_fd = theirs
@@ -47,6 +49,7 @@ def start_node(config: NodeConfig, *, log: int | None = None) -> tuple[subproces
             stdout=log,
             stderr=log,
             pass_fds=[theirs],
+            env={**os.environ, **(env_vars or {})},
             start_new_session=True,
         )
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skate._core.ids import NODE_BYTES
-from skate._object_ref import ObjectRef
+from skate._object_ref import NIL_SAYS, ObjectRef
 from skate._worker.current import get_runtime
 from skate.exceptions import GetTimeoutError
 
@@ -20,15 +20,15 @@ OWNER_S = 10.0
 def get_object_locations(
     obj_refs: Sequence[ObjectRef[Any]], timeout_ms: int = -1
 ) -> dict[ObjectRef[Any], dict[str, Any]]:
-    """Where each object lies: {"node_ids": [hexadecimal ids], "object_size": bytes}.
+    """Where each object lies: {"node_ids": [hexadecimal ids], "object_size": bytes, "did_spill": False}.
 
         >>> get_object_locations([ref])[ref]
-        {'node_ids': ['0000000175f2…'], 'object_size': 8000128}
+        {'node_ids': ['0000000175f2…'], 'object_size': 8000128, 'did_spill': False}
 
     A node that has a copy is listed if this process has learnt of it, because it read the object or submitted a task
     that did. Values up to 100 KiB travel in messages and lie on no node. What does not exist yet has no nodes and
     the size None. An object of another process is asked for where this process does not know it; GetTimeoutError if
-    there is no answer in time.
+    there is no answer in time. "did_spill" is always False: a node does not tell which objects it has written to disk.
     """
     _check(obj_refs)
     runtime = get_runtime()
@@ -66,7 +66,7 @@ def get_local_object_locations(obj_refs: Sequence[ObjectRef[Any]]) -> dict[Objec
         for node in runtime.query("nodes"):
             ids[int(node["NodeID"][: 2 * NODE_BYTES], 16)] = node["NodeID"]
     return {
-        ref: {"node_ids": [ids[node] for node in nodes if node in ids], "object_size": size}
+        ref: {"node_ids": [ids[node] for node in nodes if node in ids], "object_size": size, "did_spill": False}
         for ref, (size, nodes) in found.items()
     }
 
@@ -74,3 +74,5 @@ def get_local_object_locations(obj_refs: Sequence[ObjectRef[Any]]) -> dict[Objec
 def _check(refs: Any) -> None:
     if not isinstance(refs, (list, tuple)) or not all(isinstance(ref, ObjectRef) for ref in refs):
         raise TypeError("get_object_locations() takes a list of references.")
+    if any(ref.is_nil() for ref in refs):
+        raise ValueError(f"get_object_locations() was given {NIL_SAYS}. `ref.is_nil()` tells.")
