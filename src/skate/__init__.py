@@ -29,7 +29,7 @@ from skate._api import (
     wait,
     why,
 )
-from skate._core.version import VERSION
+from skate._core.version import COMMIT, VERSION
 from skate._object_ref import ObjectRef
 from skate._progress import progress
 from skate._remote_function import RemoteFunction, remote
@@ -37,8 +37,8 @@ from skate._runtime_context import get_runtime_context
 from skate._streaming import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __version__ = VERSION
-#: Of Ray: the commit that a release was built from, which releases of Skate do not note.
-__commit__ = "unknown"
+#: Of Ray: the commit that a release was built from. Releases of Skate do not note it, and name themselves.
+__commit__ = COMMIT
 
 #: Values of `skate.get_runtime_context().worker.mode`: a driver, a worker, and what only Ray has.
 SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2

@@ -22,7 +22,7 @@ from skate._config import (
 )
 from skate._core import environment
 from skate._core.resources import HEAD
-from skate._core.version import VERSION
+from skate._core.version import COMMIT, VERSION
 from skate._error_text import kind_of
 from skate._node import interpreter
 from skate._node.main import ClusterConfig, NodeConfig
@@ -87,7 +87,8 @@ class RuntimeInfo(dict[str, Any]):
 
     @property
     def ray_commit(self) -> str:
-        return ""
+        """What `ray.__commit__` says where Skate has that name."""
+        return COMMIT
 
 
 def init(

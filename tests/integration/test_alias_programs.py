@@ -41,13 +41,13 @@ print(source())
 """
 
 
-def run(*words: str | Path, directory: Path, alias: bool, **variables: str) -> tuple[int, str, str]:
-    """Run Python with these words; its exit code and what it wrote."""
+def run(*words: str | Path, directory: Path, alias: bool, said: str = "", **variables: str) -> tuple[int, str, str]:
+    """Run Python with these words, and what it is said on standard input; its exit code and what it wrote."""
     done = subprocess.run(
         [sys.executable, *(UNDER_ALIAS if alias else ()), *words],
         cwd=directory,
         env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
+        input=said,
         capture_output=True,
         text=True,
         timeout=PROGRAM_TIMEOUT_S,
@@ -294,6 +294,14 @@ def test_children_that_multiprocessing_starts_have_the_alias(tmp_path: Path) -> 
         "fork ('2.60.0', True, '__main__', 1)",
         "True",
     ]
+
+
+def test_a_program_may_come_from_standard_input(tmp_path: Path) -> None:
+    for program in (SEES, "1 / 0\n", "import sys; sys.exit(3)"):
+        plain, aliased = (run("-", "a", directory=tmp_path, alias=alias, said=program) for alias in (False, True))
+        assert aliased == plain
+    program = "import ray\nprint(ray.get(ray.remote(lambda: 7).remote()))"
+    assert run("-", directory=tmp_path, alias=True, said=program) == (0, "7\n", "")
 
 
 LATE = """

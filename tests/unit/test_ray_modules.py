@@ -17,6 +17,8 @@ import pytest
 
 import skate
 from skate import exceptions
+from skate._serialize.diagnose import find_culprit
+from skate._serialize.values import serialize
 from skate.experimental import tqdm_ray
 from skate.util import annotations, debug, metrics
 
@@ -191,6 +193,22 @@ def test_arrays_follow_a_registered_serializer_as_well() -> None:
     assert deserialize(serialize(np.arange(3)).to_bytes()).tolist() == [0, 1, 2]
 
 
+def test_a_serializer_that_raises_is_named() -> None:
+    def dismantle(_: Connection) -> str:
+        raise OSError("the line is dead")
+
+    skate.util.register_serializer(Connection, serializer=dismantle, deserializer=Connection)
+    try:
+        with pytest.raises(
+            pickle.PicklingError, match=r"the serializer .*dismantle.*Connection, raised OSError: the line"
+        ):
+            skate.cloudpickle.dumps(Connection("a"))
+        with pytest.raises(pickle.PicklingError, match="dismantle"):
+            serialize([Connection("a")])
+    finally:
+        skate.util.deregister_serializer(Connection)
+
+
 def test_a_serializer_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a class"):
         skate.util.register_serializer(7, serializer=str, deserializer=str)  # type: ignore[arg-type]
@@ -225,6 +243,15 @@ def test_the_parts_that_cannot_be_pickled_are_named() -> None:
         assert [failure.path for failure in itself] == [("the lock",)]
     finally:
         work.__kwdefaults__["table"].close()  # type: ignore[index]
+
+
+def test_a_dict_that_contains_itself_is_not_its_own_reason() -> None:
+    table: dict[str, Any] = {}
+    table.update(itself=table, nested=[table], lock=threading.Lock())
+    _, failures = skate.util.inspect_serializability(table, print_file=io.StringIO())
+    assert [failure.path for failure in failures] == [("lock",)]
+    del table["nested"]
+    assert find_culprit(table) == ["the item 'lock' of type _thread.lock"]
 
 
 def test_what_can_be_pickled_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +363,7 @@ def test_accelerators_have_names() -> None:
 
 def test_the_logger_is_the_one_that_init_configures() -> None:
     assert skate.logger.name == "skate"
-    assert isinstance(skate.__commit__, str)
+    assert skate.__commit__ == skate._api.RuntimeInfo().ray_commit == f"skate-{skate.__version__}"
     assert len({skate.SCRIPT_MODE, skate.WORKER_MODE, skate.LOCAL_MODE}) == 3
 
 

@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from skate._alias import absent
-from skate._core.version import VERSION
+from skate._core.version import COMMIT, VERSION
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder
@@ -225,7 +225,7 @@ def _fill(module: ModuleType, version: str) -> None:
         __doc__=f"Skate {VERSION} under Ray's name.",
         __all__=list(skate.__all__),
         __version__=version,
-        __commit__=f"skate-{VERSION}",
+        __commit__=COMMIT,
         __getattr__=__getattr__,
         __dir__=__dir__,
         _skate_alias=True,

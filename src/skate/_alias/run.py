@@ -21,6 +21,7 @@ USAGE = """\
 usage: python -m skate.as_ray program.py [argument …]
        python -m skate.as_ray -m module [argument …]
        python -m skate.as_ray -c code [argument …]
+       python -m skate.as_ray - [argument …]      (the program comes from standard input)
 
 Runs a Python program in which `import ray` finds Skate.
 SKATE_RAY_VERSION chooses what ray.__version__ says.
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     if first in ("-m", "-c") and len(arguments) > 1:
         what, rest = arguments[1], arguments[2:]
-    elif first and not first.startswith("-"):
+    elif first == "-" or (first and not first.startswith("-")):
         what, rest = first, arguments[1:]
     else:
         complaint = f"{first} needs a value." if first in ("-m", "-c") else f"there is no option {first}."
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str]) -> None:
         sys.argv = ["-c", *rest]
         _set_first_path("")
         _run(_run_code, what)
+    elif first == "-":
+        sys.argv = ["-", *rest]
+        _set_first_path("")
+        _run(_run_input, "<stdin>")
     else:
         sys.argv = [what, *rest]
         _run(_run_path, what)
@@ -103,6 +108,13 @@ def _run_code(code: str) -> None:
     exec(compile(code, "<string>", "exec", dont_inherit=True), names)
 
 
+def _run_input(name: str) -> None:
+    source = sys.stdin.buffer.read()
+    names = _empty_main()
+    names.update(__file__=name, __cached__=None, __loader__=BuiltinImporter)
+    exec(compile(source, name, "exec", dont_inherit=True), names)
+
+
 def _empty_main() -> dict[str, Any]:
     """The names of `__main__`, as a program finds them."""
     import builtins
@@ -115,7 +127,7 @@ def _empty_main() -> dict[str, Any]:
 
 
 #: Frames of ours that are above the program's.
-_OURS = {function.__code__ for function in (_run_path, _run_module, _run_code)}
+_OURS = {function.__code__ for function in (_run_path, _run_module, _run_code, _run_input)}
 
 
 def _run(run: Any, what: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -130,17 +130,27 @@ class Part(NamedTuple):
     parent: Any
 
 
-def culprits(whole: Part, depth: int) -> list[list[Part]]:
-    """The ways to the innermost parts that cannot be pickled, each from `whole` on, at most `depth` steps further."""
+def culprits(whole: Part, depth: int, above: tuple[Any, ...] = ()) -> list[list[Part]]:
+    """The ways to the innermost parts that cannot be pickled, each from `whole` on, at most `depth` steps further.
+
+    above: what `whole` is in. A part is no reason if it only contains one of these again.
+    """
     if depth > 0:
         bad = [
             Part(phrase, _plain(phrase), part, whole.value)
             for phrase, part in _parts(whole.value)
             if not is_picklable(part)
         ]
-        if bad:
-            return [[whole, *way] for part in bad for way in culprits(part, depth - 1)]
+        inside = (*above, whole.value)
+        others = [part for part in bad if not _is_one_of(part.value, inside)]
+        ways = [[whole, *way] for part in others for way in culprits(part, depth - 1, inside)]
+        if ways or (bad and above):
+            return ways
     return [[whole]]
+
+
+def _is_one_of(value: object, values: Sequence[object]) -> bool:
+    return any(value is one for one in values)
 
 
 def _plain(phrase: str) -> str:
@@ -152,9 +162,11 @@ def _plain(phrase: str) -> str:
 def find_culprit(value: Any) -> list[str]:
     """The path to the innermost part that cannot be pickled."""
     path: list[str] = []
+    above = []
     for _ in range(DEPTH_MAX):
+        above.append(value)
         for name, part in _parts(value):
-            if not is_picklable(part):
+            if not _is_one_of(part, above) and not is_picklable(part):
                 path.append(f"{name} of type {type(part).__module__}.{type(part).__qualname__}")
                 value = part
                 break
