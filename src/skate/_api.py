@@ -442,6 +442,10 @@ def is_initialized() -> bool:
     return current.runtime_or_none() is not None
 
 
+class _NotAReferenceError(TypeError, ValueError):
+    """`get` was given something else than references. Ray raises ValueError then."""
+
+
 @overload
 def get(refs: ObjectRef[T], *, timeout: float | None = None, _use_object_store: bool = False) -> T: ...
 @overload
@@ -466,10 +470,12 @@ def get(refs: Any, *, timeout: float | None = None, _use_object_store: bool = Fa
     if isinstance(refs, ObjectRefGenerator):
         refs = list(refs)
     elif not isinstance(refs, (list, tuple)):
-        raise TypeError(f"get() takes a reference or a list of references, not {kind_of(refs)}.{_hint(refs)}")
+        raise _NotAReferenceError(f"get() takes a reference or a list of references, not {kind_of(refs)}.{_hint(refs)}")
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"get() takes a list of references, and an element is {kind_of(ref)}.{_hint(ref)}")
+            raise _NotAReferenceError(
+                f"get() takes a list of references, and an element is {kind_of(ref)}.{_hint(ref)}"
+            )
     values = current.get_runtime().get(refs, timeout)
     if interrupt.pending:
         interrupt.raise_pending()

@@ -135,8 +135,7 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         """
         from skate.ids import JobID
 
-        runtime = None if self.is_nil() else _runtime_or_none()
-        return JobID.nil() if runtime is None else JobID(runtime.welcome.job_id)
+        return JobID.nil() if self.is_nil() else JobID.of_process()
 
     def owner_address(self) -> bytes:
         """The id of the process that owns the object."""
@@ -155,6 +154,11 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         import asyncio
 
         return asyncio.wrap_future(self.future())
+
+    def _on_completed(self, callback: Callable[[Any], Any]) -> ObjectRef[T]:
+        """Call the function with the value, or with the error, once it is there, in a thread of Skate."""
+        self.future().add_done_callback(lambda future: callback(future.exception() or future.result()))
+        return self
 
     def __await__(self) -> Generator[Any, None, T]:
         return current_runtime().futures.awaitable(self).__await__()
@@ -199,7 +203,7 @@ class NilRef(_Uncounted, frozen=True, gc=False, eq=False):
 
 def _find(id: bytes) -> ObjectRef[Any] | None:
     """One more reference to an object that this process knows; None if there is no such object, or no runtime."""
-    runtime = _runtime_or_none()
+    runtime = runtime_or_none()
     return runtime.find(id) if runtime is not None else None
 
 
@@ -240,7 +244,11 @@ def current_runtime() -> Runtime:
     return _accessor()
 
 
-def set_runtime_accessor(accessor: Callable[[], Runtime], runtime_or_none: Callable[[], Runtime | None]) -> None:
+def runtime_or_none() -> Runtime | None:
+    return _runtime_or_none()
+
+
+def set_runtime_accessor(accessor: Callable[[], Runtime], or_none: Callable[[], Runtime | None]) -> None:
     global _accessor, _runtime_or_none
     _accessor = accessor
-    _runtime_or_none = runtime_or_none
+    _runtime_or_none = or_none

@@ -17,6 +17,9 @@ from pickle import load, loads
 from typing import IO, Any
 
 from cloudpickle import (
+    __version__ as __version__,
+)
+from cloudpickle import (
     list_registry_pickle_by_value,
     register_pickle_by_value,
     unregister_pickle_by_value,

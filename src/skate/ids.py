@@ -16,7 +16,7 @@ import os
 from typing import Any, ClassVar, TypeVar
 
 from skate._core.ids import JOB_BYTES, PROCESS_BYTES, TASK_BYTES
-from skate._object_ref import ObjectRef
+from skate._object_ref import ObjectRef, runtime_or_none
 
 __all__ = [
     "ActorClassID",
@@ -147,6 +147,12 @@ class JobID(BaseID):
     def from_int(cls, value: builtins.int) -> JobID:
         return cls(value.to_bytes(cls._size, "little"))
 
+    @classmethod
+    def of_process(cls) -> JobID:
+        """The job that this process works for; nil if no Skate runs here."""
+        runtime = runtime_or_none()
+        return cls.nil() if runtime is None else cls(runtime.welcome.job_id)
+
     def int(self) -> builtins.int:
         return builtins.int.from_bytes(self, "little")
 
@@ -161,6 +167,11 @@ class ActorID(BaseID):
     """The id of an actor: `handle._actor_id`."""
 
     _size = TASK_BYTES
+
+    @property
+    def job_id(self) -> JobID:
+        """The id of the job that this process works for; nil for the nil id. The id itself does not tell the job."""
+        return JobID.nil() if self.is_nil() else JobID.of_process()
 
 
 class PlacementGroupID(BaseID):

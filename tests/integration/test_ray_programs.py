@@ -68,6 +68,32 @@ def test_a_reference_tells_the_job_while_there_is_one() -> None:
     assert not skate.is_initialized()
 
 
+@pytest.mark.usefixtures("runtime")
+def test_a_callback_gets_the_value_or_the_error() -> None:
+    got: list[Any] = []
+    ref = skate.put(7)
+    assert ref._on_completed(got.append) is ref
+    wait_for(lambda: got == [7], 20, "the value")
+    skate.remote(lambda: 1 // 0).remote()._on_completed(got.append)
+    wait_for(lambda: len(got) == 2, 20, "the error")
+    assert isinstance(got[1], ZeroDivisionError)
+    del ref
+
+
+@pytest.mark.usefixtures("runtime")
+def test_get_of_what_is_no_reference_is_a_value_error_as_in_ray() -> None:
+    for wrong in ("x", None, ["x"], [None]):
+        with pytest.raises(ValueError, match="get"):
+            skate.get(wrong)  # type: ignore[call-overload]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_an_actor_id_tells_the_job_of_this_process() -> None:
+    actor = skate.remote(Connection).remote("a")
+    assert actor._actor_id.job_id == skate.get_runtime_context().job_id
+    assert skate.ActorID.nil().job_id.is_nil()
+
+
 # --- the runtime context ----------------------------------------------------------------------------------------------
 
 

@@ -122,3 +122,10 @@ def test_programs_written_for_ray_find_their_backend() -> None:
     register_ray()
     with joblib.parallel_config("ray", n_jobs=2):
         assert run(square, range(10)) == [i * i for i in range(10)]
+
+
+def test_ray_has_the_backend_in_a_module_of_its_own() -> None:
+    from skate.util.joblib import SkateBackend
+    from skate.util.joblib.ray_backend import RayBackend
+
+    assert RayBackend is SkateBackend

@@ -13,6 +13,7 @@ import types
 import warnings
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import skate
@@ -135,6 +136,18 @@ def test_cloudpickle_pickles_what_pickle_does_not() -> None:
     buffers: list[pickle.PickleBuffer] = []
     whole = cloudpickle.dumps(pickle.PickleBuffer(b"abc"), protocol=5, buffer_callback=buffers.append)
     assert bytes(cloudpickle.loads(whole, buffers=buffers)) == b"abc"
+
+
+def test_cloudpickle_has_the_version_of_the_package() -> None:
+    assert skate.cloudpickle.__version__ == cloudpickle.__version__
+
+
+def test_modules_of_dask_hold_what_skate_has() -> None:
+    dask = pytest.importorskip("skate.util.dask", exc_type=ImportError)
+    from skate.util.dask import callbacks, scheduler
+
+    for module in (callbacks, scheduler):
+        assert all(getattr(module, name) is getattr(dask, name) for name in module.__all__)
 
 
 def test_modules_can_be_pickled_by_value() -> None:

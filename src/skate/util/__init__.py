@@ -32,6 +32,7 @@ __all__ = [
     "disconnect",
     "enable_periodic_logging",
     "get_current_placement_group",
+    "get_node_instance_id",
     "get_node_ip_address",
     "get_placement_group",
     "inspect_serializability",
@@ -120,6 +121,11 @@ def get_node_ip_address() -> str:
         except OSError:
             continue
     return "127.0.0.1"
+
+
+def get_node_instance_id() -> str:
+    """In Ray: what a cloud calls the machine of this process. Skate does not ask a cloud, so it is empty."""
+    return ""
 
 
 def __getattr__(name: str) -> Any:
