@@ -95,6 +95,19 @@ class Keeper:
         return [skate.put(value), where.options(num_cpus=0).remote(600)]
 
 
+@skate.remote
+def own_and_create(value: Any, node_id: str) -> tuple[int, skate.ObjectRef[Any], Any]:
+    """The pid of the worker; an object that the worker owns; and an actor that it created on that node."""
+    actor = Counter.options(scheduling_strategy=at(node_id), num_cpus=0).remote()
+    skate.get(actor.add.remote())
+    return os.getpid(), skate.put(value), actor
+
+
+@skate.remote
+def hold_and_own(runs: str, release: str) -> skate.ObjectRef[str]:
+    return skate.put(held(runs, release))
+
+
 def later(function: Callable[[], Any]) -> Future[Any]:
     """In a thread: the driver can be spoken to meanwhile."""
     result: Future[Any] = Future()

@@ -24,7 +24,7 @@ from skate._core.task import Line, Task
 from skate._node.main import NodeConfig
 from skate._wire import messages as wire
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
-from waiting import wait_for
+from waiting import WITHIN_S, wait_for
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 20.0
@@ -518,6 +518,28 @@ def test_an_owner_can_kill_the_worker_that_it_leases(driver: Driver) -> None:
     driver.send(wire.KillWorker(granted.process_id, "cancelled"))
     gone = driver.expect(wire.PeerGone)
     assert (gone.exit_code, gone.reason) == (-signal.SIGKILL, "cancelled")
+
+
+def test_a_worker_is_killed_if_it_is_in_a_task_that_was_given_up(driver: Driver) -> None:
+    granted = driver.lease()
+    task = driver.start(granted.process_id, "import time; time.sleep(1000)")
+    wait_for(lambda: any(worker["running"] == task for worker in driver.ask("workers")), WITHIN_S, "the task to run")
+    driver.send(wire.GiveUpLease(granted.lease, granted.process_id, "given up", [b"o" * 20, task]))
+    gone = driver.expect(wire.PeerGone)
+    assert (gone.exit_code, gone.reason) == (-signal.SIGKILL, "given up")
+
+
+def test_a_worker_that_is_in_no_task_that_was_given_up_is_asked_to_leave_and_lent_no_more(
+    new_driver: Callable[..., Driver],
+) -> None:
+    driver = new_driver(num_cpus=1)
+    granted = driver.lease()
+    assert driver.run(granted.process_id, "value = 1") == 1
+    driver.send(wire.GiveUpLease(granted.lease + 1, granted.process_id, "of another lease", [b"o" * 20]))
+    assert driver.run(granted.process_id, "value = 2") == 2
+    driver.send(wire.GiveUpLease(granted.lease, granted.process_id, "given up", [b"o" * 20]))
+    assert driver.lease(key=2).pid != granted.pid, "its resources are free, and it is not lent again"
+    assert driver.expect(wire.PeerGone).exit_code == 0, "it leaves by itself"
 
 
 def test_nobody_kills_a_worker_of_others(driver: Driver) -> None:

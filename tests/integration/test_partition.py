@@ -227,6 +227,38 @@ large = hold_and_make.options(**soft, max_retries=1).remote({story.held("large")
     wait_for(is_empty, WITHIN_S, "what the first attempt has stored to be freed")
 
 
+def test_a_worker_that_has_finished_what_was_given_up_keeps_what_others_need_of_it(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do(f"""
+alike = dict(**hard, max_retries=0)
+pid, owned, actor = skate.get(own_and_create.options(**alike).remote("owned", {impatient.ids[impatient.head]!r}))
+given_up = hold_and_own.options(**alike).remote({story.held("given_up")})
+""")
+    story.wait_begun("given_up")
+    (pid,) = story.pids("given_up")
+    assert driver.do("pid") == pid, "both ran in one worker"
+    story.cut()
+    driver.do(f"behind = hold.options(**alike).remote({story.held('behind')})")
+    for ref in ("given_up", "behind"):
+        story.fails(f"skate.get({ref})", "NodeUnreachableError")
+    story.release("given_up")
+    story.release("behind")
+    assert driver.do("skate.get(actor.add.remote())") == 2
+    story.heal()
+    here = "attempt(lambda: skate.get(where.options(**hard).remote()))"
+    wait_for(lambda: driver.do(here, HEALED_WITHIN_S) == story.third, HEALED_WITHIN_S, "the healing to be heard of")
+    time.sleep(0.5)  # the order to end the worker has been heard of by then
+    assert driver.do("skate.get(owned)") == "owned"
+    assert driver.do("skate.get(actor.add.remote())") == 3
+    assert is_alive(pid)
+    driver.do("del owned, actor")
+    wait_for(lambda: not is_alive(pid), WITHIN_S, "the worker to leave when no process needs what it owns")
+    assert (story.runs("given_up"), story.runs("behind")) == (1, 0)
+
+
 def test_a_driver_outside_the_cluster_that_cannot_reach_a_node_goes_on_after_healing(cluster: HostCluster) -> None:
     """It listens nowhere: whoever wants to talk to it asks it to connect."""
     driver = cluster.remote_driver()

@@ -11,7 +11,8 @@ after each further grace for as long as the cut lasts. What begins to wait after
 is told within STILL_OVER_S, unless it has retries, each of which is worth a grace.
 
 The owner of a task decides alone what becomes of it (`after_grace`), and needs no agreement with the other side: what
-it gives up it never accepts a result of, and its order to end the worker reaches the other node after healing.
+it gives up it never accepts a result of, and its order to end a worker that is still in one of these tasks reaches the
+other node after healing.
 
 A node that looks may have been frozen itself: if its own looks are further apart than they should be, the time in
 between counts for no silence.

@@ -45,6 +45,7 @@ from skate._core.task import Job
 from skate._core.worker_limit import DESCRIPTORS_LEAST, worker_limit
 from skate._node.actors import Actors
 from skate._node.demands import Demands
+from skate._node.end_orders import EndOrders
 from skate._node.garbage import Garbage
 from skate._node.groups import Groups
 from skate._node.inquiries import Inquiries
@@ -56,7 +57,7 @@ from skate._node.output import Output
 from skate._node.oversize import on_refusal, on_unsent
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
-from skate._node.system import LOOPBACK, is_stopped, resources_of, wait_writable
+from skate._node.system import LOOPBACK, resources_of, wait_writable
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
 from skate._system_limits import raise_descriptor_limit, raise_process_limit, thread_limits
@@ -69,8 +70,6 @@ if TYPE_CHECKING:
     from skate._node.main import NodeConfig
     from skate._node.neighbours import Neighbours
 
-#: How long a worker may take to stop when it is told to.
-STOP_TIMEOUT_S = 0.05
 #: A worker whose control channel ended is killed if it is still there after this time.
 EXIT_GRACE_S = 0.2
 #: A connection between two processes for which no descriptor is free is tried again after this time.
@@ -171,6 +170,7 @@ class Daemon:
         self.task_s = Average(TASK_S_AT_FIRST)
         self.bytes_per_s = Average(BYTES_PER_S_AT_FIRST)
         self._lease_commands = LeaseCommands(self)
+        self._end_orders = EndOrders(self)
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
         #: None: the control service has them.
@@ -416,29 +416,11 @@ class Daemon:
             if asker in self.processes:
                 self.loop.call_at(time.monotonic() + CONNECT_AGAIN_S, lambda: self._connect(asker, target))
 
-    def _on_kill_worker(self, process: Process, message: wire.KillWorker) -> None:
+    def _on_end_order(self, process: Process, message: wire.KillWorker | wire.GiveUpLease) -> None:
         if self._is_elsewhere(node_of(message.process_id)):
             self._pass_on(process, node_of(message.process_id), message)
-            return
-        worker = self.scheduler.workers.get(message.process_id)
-        if worker is None or worker.lease is None or worker.lease.owner != process.id:
-            return
-        if not message.running or self._stopped_in(message.process_id, message.running):
-            self.pool.kill(message.process_id, message.reason)
-
-    def _stopped_in(self, process_id: bytes, running: bytes) -> bool:
-        """Whether that worker is in that task. If so it is stopped: it must not go on before it is killed."""
-        pid, slot = self.pids[process_id], self.pool.workers[process_id].slot
-        if self.store.running_task(slot) != running:
-            return False
-        os.kill(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while not is_stopped(pid) and time.monotonic() < deadline:
-            time.sleep(0.0001)
-        if self.store.running_task(slot) == running:
-            return True
-        os.kill(pid, signal.SIGCONT)
-        return False
+        else:
+            self._end_orders.carry_out(process.id, message)
 
     def _on_retire(self, process: Process, message: wire.Retire) -> None:
         self.post(leases.WorkerRetired(process.id))
@@ -671,7 +653,8 @@ def _is_end(error: Exception) -> bool:
 HANDLERS: dict[type, Any] = {
     wire.Hello: Daemon._on_hello,
     wire.Connect: Daemon._on_connect,
-    wire.KillWorker: Daemon._on_kill_worker,
+    wire.KillWorker: Daemon._on_end_order,
+    wire.GiveUpLease: Daemon._on_end_order,
     wire.Retire: Daemon._on_retire,
     wire.Ready: Daemon._on_ready,
     wire.Shutdown: Daemon._on_shutdown,

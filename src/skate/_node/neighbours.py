@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("skate")
 
 #: What processes of other nodes may say, besides what they demand.
-GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.Free)
+GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.GiveUpLease, wire.Free)
 #: Stands for the control service among the numbers of nodes, which begin with 1.
 CONTROL = 0
 #: How often it is looked whether the others should know of something.

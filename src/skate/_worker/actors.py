@@ -416,7 +416,7 @@ class Actors:
                 entry = self._table.entries[task.id]
                 if was_sent:
                     peer = self._runtime.peers.get(link.sent_process)
-                    peer.withdraw(task.id)
+                    peer.withdraw((task.id,))
                     peer.send(m.Cancel(task.id, False, queued_only=True))
                     self._runtime.outcomes.note_left(entry, node)
                 error: BaseException = ActorUnavailableError(

@@ -255,6 +255,9 @@ class Executor:
         elif isinstance(message, m.CollectEvents):
             self._events.send(message.request)
         elif isinstance(message, m.Retire):
+            if message.at_once:
+                self.retire()
+                return
             self._runtime._housekeeping()
             if self._current is None and not self._queue.waiting and not self._runtime.table.entries:
                 self._retiring = True

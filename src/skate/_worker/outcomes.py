@@ -65,6 +65,19 @@ class Outcomes:
         if stored:
             self._runtime.store.free(stored)
 
+    def decline_given_up(self, peer: Peer, results: list[Result]) -> None:
+        """Results of a worker that could not be reached for too long.
+
+        What these attempts stored is freed by `note_left`. Another attempt may have stored its values in the same place
+        since, so they are not freed here.
+        """
+        for result in results:
+            if result.extra is not None:
+                for kept in result.extra.kept:
+                    self._table.add_borrower(kept, peer.process_id)
+                for refs in result.extra.contained:
+                    self._runtime.borrowing.decline(refs)
+
     def _finish(self, peer: Peer, result: Result, entry: Entry) -> None:
         """A result that is more than one plain value."""
         extra = result.extra

@@ -11,7 +11,7 @@ What is too large for a message is not sent. `on_unsent` hears of it, so that no
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from skate._wire.channel import Channel, TooLarge
@@ -75,11 +75,11 @@ class Peer:
         except TooLarge as error:
             self.on_unsent(self, error)
 
-    def withdraw(self, id: bytes) -> None:
-        """A task that waits for the channel is not sent after all."""
+    def withdraw(self, ids: Container[bytes]) -> None:
+        """Tasks that wait for the channel are not sent after all."""
         for message in self.outbox:
             if type(message) is Tasks:
-                message.tasks = [task for task in message.tasks if task.id != id]
+                message.tasks = [task for task in message.tasks if task.id not in ids]
 
 
 class Myself(Peer):

@@ -347,10 +347,12 @@ class Runtime:
         handle(self, peer, what)
 
     def _on_results(self, peer: Peer, message: m.Results) -> None:
-        if peer.link is None:
+        if peer.link is not None:
+            self.actors.on_results(peer, message)
+        elif peer.lease is not None:
             self.submitter.on_results(peer, message)
         else:
-            self.actors.on_results(peer, message)
+            self.outcomes.decline_given_up(peer, message.results)
 
     def _on_returned(self, peer: Peer, message: m.Returned) -> None:
         if peer.link is None:

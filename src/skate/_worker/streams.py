@@ -133,10 +133,11 @@ class Streams:
 
     def on_yielded(self, peer: Peer, message: Yielded) -> None:
         stream = self._streams.get(message.id[:16] + b"\0\0\0\0")
-        if stream is not None:
+        if stream is not None and (stream.total is None or message.id in self._runtime.table.entries):
             stream.on_item(peer, message)
         else:
-            # The consumer is gone; what the producer stored meanwhile has no owner but us.
+            # The consumer is gone, or the task was given up, which ended the stream. What the producer stored meanwhile
+            # has no owner but us.
             self._runtime.borrowing.decline(message.contained)
             if isinstance(message.value, int):
                 self._runtime.store.free([(message.id, message.value)])

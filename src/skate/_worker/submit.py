@@ -401,8 +401,6 @@ class Submitter:
 
     def on_results(self, peer: Peer, message: Results) -> None:
         lease = peer.lease
-        if lease is None:
-            return
         inflight = lease.inflight
         before = len(inflight)
         self._outcomes.take_results(peer, inflight, message.results)

@@ -1,9 +1,9 @@
 """A node could not be reached for longer than `partition_grace_s`: decides on what this process waits for from there.
 
 Tasks that may be retried run elsewhere; the others fail, and so do calls of actors without retries. Nothing is agreed
-on with the other node: what is given up here is never accepted from there, and the order to end the worker waits in the
-link between the two nodes until the path heals. Channels stay, with all that was said over them, so who refers to which
-object stays right on both sides.
+on with the other node: what is given up here is never accepted from there, and the order to end the worker if it is
+still in one of these tasks waits in the link between the two nodes until the path heals. Channels stay, with all that
+was said over them, so who refers to which object stays right on both sides.
 
 Imported when it first happens. Every function is called with the runtime's lock held.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from skate._core import reachability as core
 from skate._core.ownership import Pending
 from skate._core.task import Task
-from skate._wire.messages import KillWorker, LeaseReturn, Recall, Unreachable
+from skate._wire.messages import GiveUpLease, LeaseReturn, Recall, Unreachable
 from skate.exceptions import NodeUnreachableError, TaskCancelledError
 
 if TYPE_CHECKING:
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 def on_unreachable(runtime: Runtime, message: Unreachable) -> None:
     for lease in runtime.submitter.give_up(message.node):
         if lease.inflight:
-            lease.peer.send(Recall(len(lease.inflight)))  # what was not begun by now is not begun after healing
-            runtime.send(KillWorker(lease.peer.process_id, message.reason))
+            tasks = list(lease.inflight)
+            # What was not begun by now is not begun after healing.
+            lease.peer.withdraw(lease.inflight)
+            lease.peer.send(Recall(len(tasks)))
+            runtime.send(GiveUpLease(lease.id, lease.peer.process_id, message.reason, tasks))
             _settle_tasks(runtime, lease, message)
         else:
             runtime.send(LeaseReturn(lease.id))

@@ -176,6 +176,9 @@ from skate._wire.messages.local import (
     GarbageCollected as GarbageCollected,
 )
 from skate._wire.messages.local import (
+    GiveUpLease as GiveUpLease,
+)
+from skate._wire.messages.local import (
     Goodbye as Goodbye,
 )
 from skate._wire.messages.local import (
@@ -270,7 +273,7 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Fetch, Fetched, Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted,
     ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
     Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm, Refused, CollectGarbage, GarbageCollected, Unreachable,
-    FetchFailed,
+    FetchFailed, GiveUpLease,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

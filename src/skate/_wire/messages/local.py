@@ -105,6 +105,9 @@ class Retire(Message, tag=7):
     Worker → daemon: I leave (asked to, or max_calls is reached); lend me to nobody. The worker exits by itself.
     """
 
+    #: Daemon → worker: begin no more tasks in any case, and leave as soon as no other process needs what you own.
+    at_once: bool = False
+
 
 class Shutdown(Message, tag=8):
     """Driver → daemon: end everything of mine. The daemon flushes the log lines it has and sends Goodbye. It exits,
@@ -238,6 +241,17 @@ class LeaseReturn(Message, tag=22):
     """Owner → daemon: I do not need it any more; nothing of mine is on it."""
 
     lease: int
+
+
+class GiveUpLease(Message, tag=29):
+    """Owner → daemon: I could not reach that worker for too long, and have given up these tasks of mine. The worker is
+    killed if it is in one of them (PeerGone with this reason). Otherwise the lease is returned, and the worker begins
+    no more tasks (Retire)."""
+
+    lease: int
+    process_id: bytes
+    reason: str
+    tasks: list[bytes]
 
 
 class LeaseReclaim(Message, tag=23):
