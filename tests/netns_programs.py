@@ -142,6 +142,9 @@ class Counter:
     def pid(self) -> int:
         return os.getpid()
 
+    def own(self, value: Any) -> skate.ObjectRef[Any]:
+        return skate.put(value)
+
     def where(self) -> str:
         return skate.get_runtime_context().get_node_id()
 

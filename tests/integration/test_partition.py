@@ -259,6 +259,23 @@ given_up = hold_and_own.options(**alike).remote({story.held("given_up")})
     assert (story.runs("given_up"), story.runs("behind")) == (1, 0)
 
 
+def test_after_healing_a_read_that_had_failed_tells_that_the_owner_has_died(
+    impatient: HostCluster, tmp_path: Path
+) -> None:
+    story = Story(impatient, tmp_path)
+    driver = story.driver
+    driver.do("""
+owner = Counter.options(**hard).remote()
+pid, owned = skate.get(owner.pid.remote()), skate.get(owner.own.remote("small"))
+""")
+    story.cut()
+    story.fails("skate.get(owned)", "ObjectFetchTimedOutError")
+    os.kill(driver.do("pid"), signal.SIGKILL)
+    story.heal()
+    read = "attempt(lambda: skate.get(owned))"
+    wait_for(lambda: driver.do(read, HEALED_WITHIN_S) == "OwnerDiedError", HEALED_WITHIN_S, "the death to be told")
+
+
 def test_a_driver_outside_the_cluster_that_cannot_reach_a_node_goes_on_after_healing(cluster: HostCluster) -> None:
     """It listens nowhere: whoever wants to talk to it asks it to connect."""
     driver = cluster.remote_driver()

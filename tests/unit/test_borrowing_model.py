@@ -19,11 +19,14 @@ from typing import Any
 
 import pytest
 
+from skate._core.ids import node_of
 from skate._core.ownership import Entry, ObjectTable
 from skate._core.task import Extra, Failure, RefInfo, Result, ResultExtra, Task
+from skate._serialize.failures import error_of
 from skate._wire import messages as m
 from skate._worker.borrow import Borrowing
 from skate._worker.peers import Peer, Peers
+from skate.exceptions import ObjectFetchTimedOutError, OwnerDiedError
 
 END_OF_STREAM = None
 Pipe = tuple[bytes, bytes]  # from, to
@@ -669,6 +672,24 @@ def test_the_values_of_a_dead_owner_are_errors() -> None:
     cluster.deliver_all()
     assert isinstance(cluster[B].table.entries[x].value, Failure)
     assert_all_freed(cluster)
+
+
+def test_a_read_that_timed_out_tells_of_the_death_of_the_owner_once_that_is_known() -> None:
+    cluster = cluster_of(A, B)
+    cluster[A].submit(B)
+    run_task(cluster, A, B, returned=[x := cluster[B].put()])
+    cluster.deliver_all()
+    (x,) = cluster[A].adopt([x])
+    assert cluster[A].get(x) is None
+    cluster[A].borrowing.on_unreachable(node_of(B), "the two nodes have not reached each other")
+    value = cluster[A].table.entries[x].value
+    assert isinstance(value, Failure)
+    assert type(error_of(value)) is ObjectFetchTimedOutError
+    cluster.kill(B)
+    cluster.deliver_all()
+    value = cluster[A].table.entries[x].value
+    assert isinstance(value, Failure)
+    assert type(error_of(value)) is OwnerDiedError
 
 
 def test_a_result_does_not_wait_for_a_dead_owner() -> None:

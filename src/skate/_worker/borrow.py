@@ -112,10 +112,7 @@ class Borrowing:
         id = message.id
         self._fetching.discard(id)
         entry = self._table.entries.get(id)
-        if id in self._timed_out:
-            self._timed_out.discard(id)
-            if entry is not None:
-                entry.value = None
+        self._forget_time_out(id, entry)
         if entry is None or entry.value is not None:
             self.decline([ref for ref in message.contained if ref.owner == peer.process_id])
             return
@@ -256,8 +253,8 @@ class Borrowing:
     def on_peer_dead(self, peer: Peer) -> None:
         for id in self._table.forget_process(peer.process_id):
             self._fetching.discard(id)
-            self._timed_out.discard(id)
             entry = self._table.entries[id]
+            self._forget_time_out(id, entry)
             if entry.value is None:
                 lost: Exception = OwnerDiedError(object_id=id.hex(), owner_pid=peer.pid)
                 if peer.process_id == NO_PROCESS:
@@ -279,6 +276,13 @@ class Borrowing:
                 error = ObjectFetchTimedOutError(object_id=id.hex(), reason=reason)
                 self._table.resolve(id, entry, failure_of(error))
         self._late.update(number for number, asked in self._unanswered.items() if node_of(asked.owner) == node)
+
+    def _forget_time_out(self, id: bytes, entry: Entry | None) -> None:
+        """The owner, or its death, was heard of after all: the error of the time in between is outdated."""
+        if id in self._timed_out:
+            self._timed_out.discard(id)
+            if entry is not None:
+                entry.value = None
 
     def statistics(self) -> dict[str, Any]:
         return {"fetching": len(self._fetching), "registrations": len(self._unanswered)}
