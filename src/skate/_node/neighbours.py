@@ -224,7 +224,7 @@ class Neighbours:
                 else:
                     self.tell_control(cluster.ProcessGone(self._daemon.switchboard.death_of(process)))
             case cluster.PleaseLink(node):
-                self._link_to(node)
+                self.link_to(node)
             case cluster.Located():
                 self.transfers.on_located(message)
             case cluster.Tracked(object):
@@ -327,7 +327,7 @@ class Neighbours:
 
     def send(self, node: int, message: wire.Message) -> None:
         """To another node, or to the control service; if that is gone, nobody misses it."""
-        link = self._link_to(node) if node != CONTROL else self._control
+        link = self.link_to(node) if node != CONTROL else self._control
         if link is not None:
             link.send(message)
 
@@ -342,7 +342,7 @@ class Neighbours:
         link = self._links.get(node)
         return link is not None and link.has_backlog
 
-    def _link_to(self, node: int) -> Link | None:
+    def link_to(self, node: int) -> Link | None:
         link = self._links.get(node)
         if link is not None:
             return link

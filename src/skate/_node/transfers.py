@@ -376,6 +376,7 @@ class Transfers:
             if self._opening.pop(node, None) is link:
                 self._source_failed(node)
 
+        self._neighbours.link_to(node)  # its heartbeats tell whether that node can be reached
         link = self._opening[node] = Link(self._daemon.loop, on_message, on_lost, name="transfer", one_by_one=True)
         link.send(cluster.OpenTransfer(self._daemon.node_id))
         link.connect(member.host, member.port, self._neighbours.token, self._neighbours.tls)
