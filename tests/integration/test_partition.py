@@ -550,3 +550,55 @@ waiting.start()
         story.release(name)
     story.heal()
     driver.do("waiting.join()")
+
+
+@pytest.mark.parametrize("host", ["head", "second"])
+def test_a_task_that_waits_for_a_value_beyond_a_cut_says_so(cluster: HostCluster, host: str) -> None:
+    """The driver may reach both nodes. The two had nothing to do with each other before, if it is on the head."""
+    driver = cluster.driver(cluster.by_name(host))
+    driver.do(f"""
+near, far = dict(resources={{"second": 0.1}}, num_cpus=0), dict(resources={{"third": 0.1}}, num_cpus=0)
+made, owner = make.options(**far).remote(1, {LARGE_BYTES}), Counter.options(**far).remote()
+skate.wait([made], fetch_local=False)
+owned = skate.get(owner.own.remote(noise(2, {LARGE_BYTES})))
+""")
+    cluster.second.cut_from(cluster.third)
+    driver.do("""
+argument, borrowed = digest_of.options(**near).remote(made), digest_of.options(**near).remote(owned)
+inside, inside_borrowed = read.options(**near).remote([made]), read.options(**near).remote([owned])
+""")
+    ids = {name: cluster.ids[cluster.by_name(name)] for name in ("second", "third")}
+    names = [f"node {id[:12]} ({name}" for name, id in ids.items()]
+
+    def is_named(told: str) -> bool:
+        return all(word in told for word in [*names, "cannot reach each other"])
+
+    for ref in ("argument", "borrowed", "inside", "inside_borrowed"):
+        wait_for(lambda ref=ref: is_named(driver.do(f"skate.why({ref})")), WITHIN_S, f"why({ref}) to name the cut")
+    told = driver.do("skate.why(argument)")
+    assert "which fetches its arguments and has not begun it" in told, told
+    assert f"is on node {ids['third']}" in told, told
+    for ref in ("inside", "inside_borrowed"):
+        assert "is running in worker pid" in (told := driver.do(f"skate.why({ref})")), told
+    for ref in ("argument", "borrowed"):
+        with pytest.raises(DriverError) as raised:
+            driver.do(f"skate.get({ref}, timeout=0.5)")
+        assert raised.value.kind == "GetTimeoutError"
+        assert is_named(raised.value.args[1]), raised.value.args[1]
+    driver.do("""
+import io, sys
+from skate._worker import current
+runtime = current.get_runtime()
+runtime.notice_s, runtime.first_look_s = 2.0, 1.5
+sys.stderr = said = io.StringIO()
+waiting = threading.Thread(target=skate.get, args=[argument])
+waiting.start()
+""")
+    wait_for(lambda: "has waited" in driver.do("said.getvalue()"), 2 * WITHIN_S, "the line")
+    line = driver.do("said.getvalue()")
+    assert is_named(line), line
+    assert line.count("cannot reach each other") == 1, line
+    cluster.second.rejoin(cluster.third)
+    for ref, seed in (("argument", 1), ("borrowed", 2), ("inside", 1), ("inside_borrowed", 2)):
+        assert driver.do(f"skate.get({ref})", HEALED_WITHIN_S) == digest(noise(seed, LARGE_BYTES))
+    driver.do("waiting.join()")

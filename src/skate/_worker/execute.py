@@ -53,6 +53,7 @@ from skate._worker.peers import Peer
 from skate._worker.produce import Producer, WrongReturn
 from skate._worker.run_queue import RunQueue
 from skate._worker.task_events import TaskEvents
+from skate._worker.waits import answer
 from skate.exceptions import TaskInterrupt
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class Executor:
             self._on_cancel(peer, m.Cancel(message.id, True))
 
     def _on_ask(self, peer: Peer, message: m.AskTask) -> None:
-        peer.send(m.Answer(message.request, self._state_of(message.id)))
+        answer(self._runtime, peer, message.request, self._state_of(message.id), message.id)
 
     def _state_of(self, id: bytes) -> dict[str, Any]:
         current = self._current

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core.task import ALL_ARGUMENTS, Arg, Extra, Task
 from skate._serialize.values import deserialize
+from skate._worker.waits import Wait
 from skate.exceptions import ObjectFetchTimedOutError
 
 if TYPE_CHECKING:
@@ -20,11 +21,7 @@ def load_arguments(runtime: Runtime, task: Task, extra: Extra) -> tuple[list[Any
     if not extra.args:
         return _split(deserialize(task.args) if task.args else ())
     stored = {arg.id: arg.value for arg in extra.args if isinstance(arg.value, int)}
-    try:
-        found = runtime.store.views(list(stored.items()), is_patient=True) if stored else ()
-        views = dict(zip(stored, found, strict=True))
-    except ObjectFetchTimedOutError as error:
-        raise OutOfReach from error
+    views = dict(zip(stored, _views(runtime, task, list(stored.items())), strict=True)) if stored else {}
     late = _fetch(runtime, [arg for arg in extra.args if arg.late])
     loaded: Any = deserialize(task.args) if task.args else ()
     values: list[tuple[int | str, Any]] = []
@@ -44,6 +41,16 @@ def load_arguments(runtime: Runtime, task: Task, extra: Extra) -> tuple[list[Any
         else:
             kwargs[at] = value
     return args, kwargs
+
+
+def _views(runtime: Runtime, task: Task, stored: list[tuple[bytes, int]]) -> list[memoryview | None]:
+    runtime.waits[task.id] = Wait(stored, are_arguments=True)
+    try:
+        return runtime.store.views(stored, is_patient=True)
+    except ObjectFetchTimedOutError as error:
+        raise OutOfReach from error
+    finally:
+        runtime.waits.pop(task.id, None)
 
 
 def _split(loaded: Any) -> tuple[list[Any], dict[str, Any]]:

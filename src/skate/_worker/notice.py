@@ -20,11 +20,20 @@ from skate._core.environment import NOTICE_VARIABLE
 from skate._core.ids import FIRST_RETURN, node_of
 from skate._core.patience import CONTROL, NODE, NOTHING, RESOURCES, Notices, Patience, Sight
 from skate._wire.messages import AskRef
-from skate._worker.why import ANSWER_TIMEOUT_S, cuts, explain, explain_stored
+from skate._worker.why import (
+    ANSWER_TIMEOUT_S,
+    LATE_ANSWER_TIMEOUT_S,
+    ask_worker,
+    cuts,
+    explain,
+    explain_stored,
+    is_behind_cut,
+)
 
 if TYPE_CHECKING:
     from skate._object_ref import ObjectRef
     from skate._worker.actors import Link
+    from skate._worker.peers import Peer
     from skate._worker.runtime import Runtime
 
 #: Arguments of arguments are followed this far.
@@ -104,7 +113,7 @@ def look_at(runtime: Runtime, id: bytes) -> Sight:
         )
         return Sight(*answer.body) if answer is not None else Sight(NOTHING, id)
     if cause == "sent":
-        return Sight(NODE if _is_cut(runtime, subject.peer.process_id) else NOTHING, id)
+        return Sight(NODE if _is_held_up(runtime, subject.peer, id) else NOTHING, id)
     if cause == "actor":
         return _look_at_actor(runtime, id, subject)
     return Sight(cause, id, subject)
@@ -119,7 +128,8 @@ def look_locally(runtime: Runtime, id: bytes) -> Sight:
 def tell_of(runtime: Runtime, asked: bytes, sight: Sight) -> str:
     """What the wait for the object `asked` is for, in words."""
     text = explain(runtime, cast("ObjectRef[Any]", Reference(asked)))
-    if sight.object != asked and sight.object in runtime.table.entries:
+    is_told = sight.cause == NODE and is_behind_cut(runtime, asked)
+    if sight.object != asked and sight.object in runtime.table.entries and not is_told:
         text = f"{_sentence(text)} {explain(runtime, cast('ObjectRef[Any]', Reference(sight.object)))}"
     if sight.cause == CONTROL and (silent := runtime.query("silence", time.monotonic() + ANSWER_TIMEOUT_S)):
         silence = f"The control service, at {silent['address']}, has not answered for {silent['silent_s']:.0f} s."
@@ -167,7 +177,9 @@ def _is_missing(runtime: Runtime, id: bytes) -> bool:
 
 def _look_at_actor(runtime: Runtime, id: bytes, link: Link) -> Sight:
     if link.state == core.ALIVE:
-        return Sight(NODE if _is_cut(runtime, link.process) else NOTHING, id)
+        with runtime.lock:
+            peer = runtime.peers.get(link.process)
+        return Sight(NODE if _is_held_up(runtime, peer, id) else NOTHING, id)
     if _control_is_silent(runtime):
         return Sight(CONTROL, id)
     actors = runtime.query("actors", time.monotonic() + ANSWER_TIMEOUT_S)
@@ -175,6 +187,17 @@ def _look_at_actor(runtime: Runtime, id: bytes, link: Link) -> Sight:
         return Sight(CONTROL, id)
     state = next((actor["state"] for actor in actors if actor["actor_id"] == link.id), "")
     return Sight(RESOURCES if state == core.PENDING else NOTHING, id)
+
+
+def _is_held_up(runtime: Runtime, peer: Peer, id: bytes) -> bool:
+    """Whether the process that a task was sent to, or what that task waits for, is behind a cut."""
+    if not runtime.in_cluster:
+        return False
+    if _is_cut(runtime, peer.process_id):
+        return True
+    # Not for long: if the value comes meanwhile, its `get` waits for the end of this look.
+    state = ask_worker(runtime, peer, id, time.monotonic() + LATE_ANSWER_TIMEOUT_S)
+    return state is not None and bool(state.get("is_cut"))
 
 
 def _is_cut(runtime: Runtime, process_id: bytes) -> bool:

@@ -70,6 +70,7 @@ from skate._worker.submit import COLLECT_MAX, Submitter
 from skate._worker.subscriptions import Subscriptions
 from skate._worker.surroundings import inherited_env, take_up
 from skate._worker.values import Values
+from skate._worker.waits import Wait
 from skate.exceptions import NodeDiedError, SystemLimitError
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ class Runtime:
         self.in_cluster = False
         #: Where objects are that lie on other nodes.
         self.copies = Copies()
+        #: What the tasks that run here wait for, by their ids.
+        self.waits: dict[bytes, Wait] = {}
         self._slot = slot
         self._arena_fd = arena_fd
         self._welcomed = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import node_of
@@ -18,6 +18,7 @@ from skate._core.task import Failure
 from skate._object_ref import NIL, NIL_SAYS, ObjectRef
 from skate._serialize.failures import error_of
 from skate._serialize.values import NONE, deserialize
+from skate._worker.waits import Wait
 from skate.exceptions import GetTimeoutError, ObjectLostError
 
 if TYPE_CHECKING:
@@ -60,18 +61,20 @@ class Values:
                 assert isinstance(value, Failure)
                 raise error_of(value)
         if stored:
+            objects = [(id, place) for _, id, place in stored]
             try:
-                views = self._views([(id, place) for _, id, place in stored], deadline if timeout else None)
+                with self._noted(Wait(objects)):
+                    views = self._views(objects, deadline if timeout else None)
             except TimeoutError:
                 from skate._worker.why import explain_stored
 
-                reasons = explain_stored(runtime, [(id, place) for _, id, place in stored])
+                reasons = explain_stored(runtime, objects)
                 raise GetTimeoutError(
                     timeout_s=timeout, pending=len(stored), total=len(refs), reasons=reasons
                 ) from None
             if runtime.in_cluster:
                 with runtime.lock:
-                    runtime.copies.learn([(id, place) for _, id, place in stored], node_of(runtime.process_id))
+                    runtime.copies.learn(objects, node_of(runtime.process_id))
             for (position, id, _), view in zip(stored, views, strict=True):
                 if view is None:
                     raise runtime.borrowing.loss_of(id, refs[position]._owner)
@@ -119,7 +122,9 @@ class Values:
             of_others = self._fetch_missing(refs)
             if of_others and self._arrives_soon(ready, timeout):
                 return values
-            if not runtime.block_until(ready, timeout, lambda: missing):
+            with self._noted(Wait(missing=lambda: missing)):
+                is_there = runtime.block_until(ready, timeout, lambda: missing)
+            if not is_there:
                 from skate._worker.why import explain_timeout
 
                 pending = sum(1 for ref in refs if entries[ref._id].value is None)
@@ -234,10 +239,21 @@ class Values:
             return len(found) >= num_returns
 
         if not ready() and not (of_others and not streams and self._arrives_soon(ready, timeout)):
-            runtime.block_until(ready, timeout)
+            with self._noted(Wait(missing=lambda: unready[0] if unready else None)):
+                runtime.block_until(ready, timeout)
         self._check_node()  # then all that was pending counts as ready
         chosen = set(found[:num_returns]) if len(found) > num_returns else set(found)
         return [ref for ref in refs if ref._id in chosen], [ref for ref in refs if ref._id not in chosen]
+
+    @contextlib.contextmanager
+    def _noted(self, wait: Wait) -> Iterator[None]:
+        """Around a wait of the current task, so that its owner can be told what it waits for (`waits.py`)."""
+        waits, task = self._runtime.waits, self._runtime.context.id
+        waits[task] = wait
+        try:
+            yield
+        finally:
+            waits.pop(task, None)
 
     def _check_node(self) -> None:
         if self._runtime.broken is not None and not self._runtime.closed:

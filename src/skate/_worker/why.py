@@ -20,14 +20,19 @@ from skate._wire.messages import AskRef, AskTask
 if TYPE_CHECKING:
     from skate._object_ref import ObjectRef
     from skate._worker.actors import Link
+    from skate._worker.peers import Peer
     from skate._worker.runtime import Runtime
+    from skate._worker.waits import Wait
 
 #: A worker whose Python is busy in native code may not answer; nobody should wait long to be told so.
 ANSWER_TIMEOUT_S = 2.0
-#: A get() that has run out of time has little left for the question why: only its own node is asked.
+#: A get() that has run out of time has little left for the question why: only its own node is asked, and workers that
+#: have to bring arguments from other nodes.
 LATE_ANSWER_TIMEOUT_S = 0.5
 #: References whose reasons a get() that ran out of time tells.
 TOLD_MAX = 3
+#: Arguments, and arguments of the tasks that make them, that are looked at.
+FOLLOWED_MAX = 100
 
 
 def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
@@ -36,13 +41,15 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
     with runtime.lock:
         entry = runtime.table.entries.get(id)
         known = _explain_entry(runtime, id, entry)
-        node = _node_waited_for(runtime, entry, known)
-    cut = cuts(runtime).get(node) if node else None
+        nodes = _nodes_waited_for(runtime, id)
+    cut = _cuts_of(runtime, nodes)
     if isinstance(known, str):
-        return f"{known} It lies on another node, and {cut}" if cut else known
+        if cut and entry is not None and entry.value is not None:
+            return f"{known} It lies on another node, and {cut[0]}"
+        return "\n  ".join([f"{known.rstrip('.')}.", *cut]) if cut else known
     kind, subject = known
-    if cut is not None:  # the process that would have to be asked cannot be
-        return f"{_waits_there(runtime, id, kind, subject)}: {cut}"
+    if cut:  # the process that would have to be asked cannot be
+        return f"{_waits_there(runtime, id, kind, subject)}: {cut[0]}"
     if kind == "borrowed":
         with runtime.lock:
             owner = runtime.peers.get(subject)
@@ -53,38 +60,76 @@ def explain(runtime: Runtime, ref: ObjectRef[Any]) -> str:
     if kind == "actor":
         return _explain_call(runtime, id, name, lease)
     if kind == "sent":
-        answer = runtime.ask(
-            lease.peer.send,
-            lambda request: AskTask(request, id[:16] + FIRST_RETURN),
-            time.monotonic() + ANSWER_TIMEOUT_S,
+        return _explain_sent(
+            name, lease.peer.pid, ask_worker(runtime, lease.peer, id, time.monotonic() + ANSWER_TIMEOUT_S)
         )
-        return _explain_sent(name, lease.peer.pid, answer.body if answer is not None else None)
     others = list(cuts(runtime).values())[:TOLD_MAX]
     return "\n  ".join([_explain_queued(runtime, name, lease), *others])
 
 
-def _node_waited_for(runtime: Runtime, entry: Entry | None, known: str | tuple[str, Any]) -> int:
-    """The number of the other node that has to say or do something before the value is here; 0: there is none."""
-    if not runtime.in_cluster or entry is None:
-        return 0
-    node = 0
-    if isinstance(known, str):
-        node = node_at(entry.value) if type(entry.value) is int else 0
-    else:
-        kind, subject = known
-        if kind == "borrowed":
-            node = node_of(subject)
-        elif kind == "sent":
-            node = node_of(subject[0].peer.process_id)
-        elif kind == "actor":
-            link = subject[0]
-            process = link.sent_process if link.inflight else link.process
-            node = node_of(process) if process else 0
-        else:
-            where = subject[0][0].where
-            if where is not None and where.affinity is not None and not where.affinity.soft:
-                node = node_of(where.affinity.node)
-    return 0 if node == node_of(runtime.process_id) else node
+def _nodes_waited_for(runtime: Runtime, id: bytes) -> set[int]:
+    """The numbers of the other nodes that have to say or do something before the value is here, or before an argument
+    of its task is."""
+    nodes: set[int] = set()
+    seen: set[bytes] = set()
+    ids = [id] if runtime.in_cluster else []
+    while ids and len(seen) < FOLLOWED_MAX:
+        seen.add(id := ids.pop())
+        entry = runtime.table.entries.get(id)
+        known = _explain_entry(runtime, id, entry)
+        if not isinstance(known, str):
+            nodes.add(_node_asked(*known))
+        elif entry is not None and type(entry.value) is int:
+            nodes.add(node_at(entry.value))
+        elif entry is not None and entry.value is None:
+            ids += [missing for missing in _missing_arguments(runtime, id) if missing not in seen]
+    return nodes - {0, node_of(runtime.process_id)}
+
+
+def _node_asked(kind: str, subject: Any) -> int:
+    """The number of the node whose turn it is; 0: it is not known."""
+    if kind == "borrowed":
+        return node_of(subject)
+    if kind == "sent":
+        return node_of(subject[0].peer.process_id)
+    if kind == "actor":
+        link = subject[0]
+        process = link.sent_process if link.inflight else link.process
+        return node_of(process) if process else 0
+    where = subject[0][0].where
+    is_bound = where is not None and where.affinity is not None and not where.affinity.soft
+    return node_of(where.affinity.node) if is_bound else 0
+
+
+def _missing_arguments(runtime: Runtime, id: bytes) -> list[bytes]:
+    """The arguments without which the task that makes an object is not sent."""
+    entries = runtime.table.entries
+    made_by = entries.get(id[:16] + FIRST_RETURN)
+    if made_by is None or made_by.task is None or made_by.task.extra is None:
+        return []
+    args = [arg.id for arg in made_by.task.extra.args if arg.value == b""]
+    return [arg for arg in args if (entry := entries.get(arg)) is not None and entry.value is None]
+
+
+def is_behind_cut(runtime: Runtime, id: bytes) -> bool:
+    """Whether the value, or an argument of its task, waits for a node that this one cannot reach."""
+    with runtime.lock:
+        nodes = _nodes_waited_for(runtime, id)
+    return bool(_cuts_of(runtime, nodes))
+
+
+def ask_worker(runtime: Runtime, peer: Peer, id: bytes, until: float) -> dict[str, Any] | None:
+    """What a worker says about a task that was sent to it; None: it does not answer in time."""
+    answer = runtime.ask(peer.send, lambda request: AskTask(request, id[:16] + FIRST_RETURN), until)
+    return answer.body if answer is not None else None
+
+
+def _cuts_of(runtime: Runtime, nodes: set[int], timeout_s: float = ANSWER_TIMEOUT_S) -> list[str]:
+    """A sentence for each of these nodes that this one cannot reach."""
+    if not nodes:
+        return []
+    cut = cuts(runtime, timeout_s)
+    return [cut[node] for node in sorted(nodes) if node in cut]
 
 
 def cuts(runtime: Runtime, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[int, str]:
@@ -110,22 +155,38 @@ def explain_timeout(runtime: Runtime, refs: Sequence[ObjectRef[Any]], timeout: f
     not wait for an answer each time."""
     entries = runtime.table.entries
     with runtime.lock:
-        pending = [ref for ref in refs if (entry := entries.get(ref._id)) and entry.value is None]
-        reasons = [explain_locally(runtime, ref._id) for ref in pending[:TOLD_MAX]]
-        known = [(entry := entries[ref._id], _explain_entry(runtime, ref._id, entry)) for ref in pending[:TOLD_MAX]]
-        nodes = {_node_waited_for(runtime, *it) for it in known} - {0}
-        waits_for_worker = any(_waits_for_worker(it) for _, it in known)
+        pending = [ref._id for ref in refs if (entry := entries.get(ref._id)) and entry.value is None][:TOLD_MAX]
+        reasons = [explain_locally(runtime, id) for id in pending]
+        nodes = {node for id in pending for node in _nodes_waited_for(runtime, id)}
+        known = [_explain_entry(runtime, id, entries[id]) for id in pending]
+        waits_for_worker = any(_waits_for_worker(it) for it in known)
     if waits_for_worker and timeout > 0:
         limit = runtime.query("room", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
         reasons += [limit] if limit else []
-    if nodes and timeout > 0:
-        cut = cuts(runtime, LATE_ANSWER_TIMEOUT_S)
-        reasons += [cut[node] for node in sorted(nodes) if node in cut]
+    if timeout > 0:
+        cut = _cuts_of(runtime, nodes, LATE_ANSWER_TIMEOUT_S)
+        reasons += cut
+        ask_until = time.monotonic() + min(LATE_ANSWER_TIMEOUT_S, timeout)
+        for index, it in enumerate(known if not cut else ()):
+            if not isinstance(it, str) and it[0] == "sent":
+                lease, name = it[1]
+                reads = _reads_elsewhere(runtime, pending[index], lease.peer)
+                state = ask_worker(runtime, lease.peer, pending[index], ask_until) if reads else None
+                if state is not None and state.get("waits"):
+                    reasons[index] = _explain_sent(name, lease.peer.pid, state)
     if runtime.in_cluster and timeout > 0:
         silent = runtime.query("silence", time.monotonic() + LATE_ANSWER_TIMEOUT_S)
         if silent:
             reasons.append(f"{_silence(silent)}: new actors and placement groups, names and skate.kv wait for it")
     return reasons
+
+
+def _reads_elsewhere(runtime: Runtime, id: bytes, worker: Peer) -> bool:
+    """Whether the worker of a task has to bring an argument from another node."""
+    made_by = runtime.table.entries.get(id[:16] + FIRST_RETURN)
+    task = made_by.task if made_by is not None else None
+    args = task.extra.args if task is not None and task.extra is not None else []
+    return any(isinstance(arg.value, int) and node_at(arg.value) != node_of(worker.process_id) for arg in args)
 
 
 def _waits_for_worker(known: str | tuple[str, Any]) -> bool:
@@ -137,19 +198,40 @@ def _waits_for_worker(known: str | tuple[str, Any]) -> bool:
 
 def explain_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> list[str]:
     """What values wait for that exist and were not brought into memory here in time: ids and places."""
+    reasons, cut = _look_into_stored(runtime, objects)
+    return [*reasons, *cut]
+
+
+def explain_wait(runtime: Runtime, wait: Wait) -> tuple[list[str], list[str]]:
+    """What a task that runs here waits for, as far as this process and its node know it; and the cuts behind that."""
+    if wait.stored:
+        return _look_into_stored(runtime, wait.stored)
+    ref = wait.missing()
+    with runtime.lock:
+        entry = runtime.table.entries.get(ref._id) if ref is not None else None
+        if ref is None or entry is None or entry.value is not None:
+            return [], []
+        reason = explain_locally(runtime, ref._id)
+        if entry.owner:
+            reason = f"{short(ref._id)} belongs to another process"
+        nodes = _nodes_waited_for(runtime, ref._id)
+    return [reason], _cuts_of(runtime, nodes, LATE_ANSWER_TIMEOUT_S)
+
+
+def _look_into_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) -> tuple[list[str], list[str]]:
+    """The reasons, and the cuts among them."""
     on_disk = "their values are on disk, and there is no room in memory to bring them back"
     if not runtime.in_cluster:
-        return [on_disk]
+        return [on_disk], []
     deadline = time.monotonic() + LATE_ANSWER_TIMEOUT_S
     known = runtime.query("pulls", deadline)
     silent = runtime.query("silence", deadline)
-    cut = cuts(runtime, LATE_ANSWER_TIMEOUT_S)
     if known is None:
-        return ["this node, which brings them from disk or from another one, does not answer"]
+        return ["this node, which brings them from disk or from another one, does not answer"], []
     coming = [(id, place) for id, place in objects if id in known]
     reasons = [_explain_pull(id, place, *known[id], silent=silent) for id, place in coming[:TOLD_MAX]] or [on_disk]
     sources = {node_of(known[id][1]) for id, _ in coming if known[id][1]}
-    return [*reasons, *(cut[node] for node in sorted(sources) if node in cut)]
+    return reasons, _cuts_of(runtime, sources, LATE_ANSWER_TIMEOUT_S)
 
 
 def _explain_pull(
@@ -212,11 +294,7 @@ def _explain_entry(runtime: Runtime, id: bytes, entry: Entry | None) -> str | tu
     name = task_entry.call.name
     where, detail = runtime.submitter.whereabouts(first, task_entry)
     if where == "arguments":
-        missing = [
-            arg.id
-            for arg in (task_entry.task.extra.args if task_entry.task is not None and task_entry.task.extra else [])
-            if arg.value == b"" and runtime.table.entries[arg.id].value is None
-        ]
+        missing = _missing_arguments(runtime, id)
         waits = "\n  ".join(_explain_argument(runtime, id) for id in missing)
         return f"{name} ({short(first)}) waits for {len(missing)} of its arguments:\n  {waits}"
     if where == "resting":
@@ -237,6 +315,12 @@ def _explain_argument(runtime: Runtime, id: bytes) -> str:
 def _explain_sent(name: str, pid: int, state: dict[str, Any] | None) -> str:
     if state is None:
         return f"{name} was sent to worker pid {pid}, which is too busy to say more (native code that holds the GIL?)."
+    if waits := state.get("waits"):
+        what = "other tasks" if state["blocked"] else "values"
+        task = f"{name} is running in worker pid {pid}, where it waits for {what}"
+        if state["are_arguments"]:
+            task = f"{name} is in worker pid {pid}, which fetches its arguments and has not begun it"
+        return "\n  ".join([f"{task}:", *(f"{reason.rstrip('.')}." for reason in waits)])
     if state["state"] == "running":
         blocked = ", where it waits for other tasks" if state["blocked"] else ""
         return f"{name} is running in worker pid {pid}{blocked}."
@@ -329,11 +413,8 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
     if link.state == core.ALIVE and id in link.inflight:
         with runtime.lock:
             peer = runtime.peers.get(link.process)
-        answer = runtime.ask(
-            peer.send, lambda request: AskTask(request, id[:16] + FIRST_RETURN), time.monotonic() + ANSWER_TIMEOUT_S
-        )
         pid = runtime.pid if link.process == runtime.process_id else peer.pid
-        return _explain_sent(name, pid, answer.body if answer is not None else None)
+        return _explain_sent(name, pid, ask_worker(runtime, peer, id, time.monotonic() + ANSWER_TIMEOUT_S))
     if link.state == core.ALIVE:
         return f"{name} waits behind {link.pending - 1} other calls to the actor."
     actors = runtime.query("actors", time.monotonic() + ANSWER_TIMEOUT_S)

@@ -98,7 +98,11 @@ class CloseStream(Message, tag=70):
 
 
 class AskTask(Message, tag=71):
-    """Owner → executor: what about this task? Reply: Answer with {"state": …}."""
+    """Owner → executor: what about this task? Reply: Answer with {"state": …}.
+
+    If the task waits for values, and this is a cluster, the answer also has "waits" (reasons in words), "are_arguments"
+    (the task has not begun) and "is_cut" (the node of the executor cannot reach a node that the task waits for).
+    """
 
     request: int
     id: bytes
