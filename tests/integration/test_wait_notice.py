@@ -233,3 +233,26 @@ def test_a_get_that_waits_for_room_for_a_value_of_another_node_says_so(
     assert skate.get(elsewhere, timeout=60).sum() == 20 * megabyte
     thread.join()
     assert "no room in memory" in "".join(heard)
+
+
+def test_a_get_that_waits_for_an_actor_whose_only_node_was_lost_says_so(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = cluster.add_node(num_cpus=1, resources={"far": 1})
+    actor = skate.remote(num_cpus=0, resources={"far": 1}, max_restarts=-1, max_task_retries=-1)(Slow).remote()
+    skate.get(actor.nothing.remote())
+    cluster.remove_node(lost, allow_graceful=False)
+    call = actor.nothing.remote()
+    words = ["to be started again", "no node has so much of far", "Before that, its node is gone"]
+    wait_for(lambda: all(word in skate.why(call) for word in words), WITHIN_S, "why to tell what it waits for")
+    heard: list[str] = []
+
+    def find_node() -> None:
+        wait_for(lambda: heard.append(capsys.readouterr().err) or "has waited" in heard[-1], WITHIN_S, "the line")
+        cluster.add_node(num_cpus=1, resources={"far": 1})
+
+    thread = threading.Thread(target=find_node)
+    thread.start()
+    skate.get(call, timeout=60)
+    thread.join()
+    assert all(word in "".join(heard) for word in words), heard

@@ -129,6 +129,20 @@ def test_a_node_without_cpus_gets_none_of_them() -> None:
     assert gave_up == [b"sim"]
 
 
+def test_what_an_actor_without_a_worker_waits_for_is_told() -> None:
+    placing = Placing(lambda *_: None, lambda *_: None, lambda *_: None)
+    far = ActorInfo("Sim", resources={"far": 1.0}, to_place={"far": 1.0})
+    with_far = node(B, more=to_units({"far": 1}))
+    placing.place(b"sim", far, Job(), [node(A)], 0.0)
+    assert placing.waits_for(b"sim", [node(A)]) == "no node has so much of far."
+    placing.look([node(A), with_far], 0.5)
+    assert placing.waits_for(b"sim", [node(A), with_far]) == f"a worker is looked for on node {B.hex()}."
+    with_far.available["far"] = 0
+    assert placing.waits_for(b"sim", [node(A), with_far]).endswith("others hold the resources that it needs there.")
+    assert placing.is_expected(b"sim", B)
+    assert placing.waits_for(b"sim", [node(A), with_far]) == ""
+
+
 @pytest.mark.parametrize("used", [0, 2], ids=["idle nodes", "busy nodes"])
 def test_they_are_balanced_though_no_report_shows_them(used: float) -> None:
     """One by one, with a report between any two: they hold nothing, so the reports say the same all the time."""

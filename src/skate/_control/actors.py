@@ -30,6 +30,9 @@ class Outside(Protocol):
     def unplace(self, actor: bytes) -> None:
         """It needs no worker any more. One that is granted all the same is refused."""
 
+    def waits_for(self, actor: bytes) -> str:
+        """Why no worker was found for it yet, for people; empty if that is not known here."""
+
     def kill(self, process_id: bytes, reason: str) -> None:
         """End a worker."""
 
@@ -218,6 +221,7 @@ class ActorService:
                 "restarts": actor.restarts,
                 "detached": actor.info.detached,
                 "reason": actor.death.reason if actor.death is not None else "",
+                "waits_for": self._outside.waits_for(actor.id) if actor.state == core.PENDING else "",
             }
             for actor in self.table.actors.values()
         ]

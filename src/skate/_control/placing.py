@@ -87,6 +87,19 @@ class Placing:
             if waiting.node == node:
                 self._choose(actor, waiting, living)
 
+    def waits_for(self, actor: bytes, nodes: Iterable[NodeView]) -> str:
+        """Why it has no worker yet, for people; empty if it has one."""
+        waiting = self.waiting.get(actor)
+        if waiting is None:
+            return ""
+        living, request = list(nodes), _request(waiting.info)
+        asked = next((node for node in living if node.id == waiting.node), None)
+        if asked is None:
+            chosen = choose(request, living)
+            return chosen.reason if isinstance(chosen, Nowhere) else ""
+        held = "" if asked.can_start_actor(request.held) else ", and others hold the resources that it needs there"
+        return f"a worker is looked for on node {asked.id.hex()}{held}."
+
     def look(self, nodes: Iterable[NodeView], now: float) -> None:
         """Nodes have changed, or time has passed."""
         living = list(nodes)

@@ -386,6 +386,9 @@ class Control:
     def unplace(self, actor: bytes) -> None:
         self._placing.unplace(actor)
 
+    def waits_for(self, actor: bytes) -> str:
+        return self._placing.waits_for(actor, self.views)
+
     def kill(self, process_id: bytes, reason: str) -> None:
         self._send_to_node(self._by_number.get(node_of(process_id), b""), cluster.KillProcess(process_id, reason))
 

@@ -180,6 +180,9 @@ class Actors:
     def unplace(self, actor: bytes) -> None:
         self.stop_looking(actor)
 
+    def waits_for(self, actor: bytes) -> str:
+        return ""  # the scheduler of this node tells (`Inquiries.demands`)
+
     def kill(self, process_id: bytes, reason: str) -> None:
         self._daemon.pool.kill(process_id, reason)
 

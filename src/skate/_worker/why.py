@@ -429,10 +429,13 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
     if state == core.ALIVE:
         return f"{name} is about to be sent to the actor {link.name}."
     again = "to be started again" if link.life else "to be started"
+    waits_for, ended = (known["waits_for"], known["reason"]) if known is not None else ("", "")
+    before = f" Before that, {ended.rstrip('.')}." if ended else ""
     demands = runtime.query("demands")
     demand = next((demand for demand in demands["demands"] if demand["process"] == link.id), None)
     if demand is None:
-        return f"{name} waits for the actor {link.name} {again}."
+        why = f": {waits_for.rstrip('.')}" if waits_for else ""
+        return f"{name} waits for the actor {link.name} {again}{why}.{before}"
     needs = _needs(demand["to_place"]) or "no resources"
     lacking = {
         kind: demands["total"].get(kind, 0.0)
@@ -445,4 +448,5 @@ def _explain_call(runtime: Runtime, id: bytes, name: str, link: Link) -> str:
         return f"{name} waits for the actor {link.name}, which needs {needs}; {scope} has {has}: it can never run."
     if demand["resources"] != demand["to_place"]:  # it holds less than its node must have
         needs = f"a node with {needs}"
-    return f"{name} waits for the actor {link.name} {again}: it needs {needs}, and waits for {demand['waits_for']}."
+    waits = f"it needs {needs}, and waits for {demand['waits_for']}"
+    return f"{name} waits for the actor {link.name} {again}: {waits}.{before}"
