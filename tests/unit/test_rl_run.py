@@ -378,7 +378,7 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_last_iteration() -> None:
 
 
 def test_ctrl_c_waits_for_the_iteration_and_a_second_one_does_not(capfd: pytest.CaptureFixture[str]) -> None:
-    done = []
+    done, handler = [], signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), begin(progress=None) as made:
         made.log(100)
         assert not made.due()
@@ -395,7 +395,7 @@ def test_ctrl_c_waits_for_the_iteration_and_a_second_one_does_not(capfd: pytest.
         os.kill(os.getpid(), signal.SIGINT)
         done.append("not reached")
     assert done == ["the iteration"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
