@@ -52,7 +52,7 @@ def main() -> None:
     for row in wanted:
         measure(row, data, path, peers)
     show(data)
-    print(f"\nstored in {path.relative_to(HERE.parent.parent)}")
+    print(f"\nstored in {os.path.relpath(path)}")
 
 
 def parse() -> argparse.Namespace:
