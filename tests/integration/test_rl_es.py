@@ -29,8 +29,8 @@ def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def weights(run: Run) -> bytes:
-    """All weights of a run's policy."""
-    return b"".join(array.tobytes() for array in run.policy.weights.values())
+    """All weights of a run's policy, each under its name."""
+    return b"".join(name.encode() + array.tobytes() for name, array in sorted(run.policy.weights.items()))
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------
@@ -204,6 +204,9 @@ def test_a_run_goes_on_to_the_weights_that_it_would_have_had(tmp_path: Path, run
     again = es.train(probe("both"), 96, resume=str(first.path), progress=False)
     assert len(again.history) == len(whole.history) == 6
     assert weights(again) == weights(whole) != weights(first)
+    assert again.score is not None
+    assert whole.score is not None
+    assert again.score.returns.tolist() == whole.score.returns.tolist()
 
 
 class Deadly(Probe):
@@ -268,7 +271,8 @@ def test_an_environment_that_fails_is_an_error_that_names_it(
 
     with pytest.raises(EnvError, match=text) as caught:
         es.train(broken, 64, path=str(tmp_path / "run"), **QUICK)
-    assert "broken failed" in str(caught.value)
+    assert "broken failed" in str(caught.value).splitlines()[0], "without the way that the error took"
+    assert type(caught.value) is EnvError
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, runtime: Any) -> None:

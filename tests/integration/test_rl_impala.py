@@ -30,6 +30,8 @@ QUICK: dict[str, Any] = {
     "hidden": (16,),
     "gamma": 0.9,
     "report": 5,
+    "normalise": False,
+    "scale_rewards": False,
     "progress": False,
 }
 

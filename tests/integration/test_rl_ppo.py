@@ -117,6 +117,21 @@ def test_a_run_that_is_resumed_goes_on_with_its_options_and_its_policy() -> None
     assert not same_weights(first.policy, more.policy)
 
 
+@runtime
+def test_a_run_stays_as_it_was_if_it_is_resumed_with_options_that_cannot_be() -> None:
+    first = ppo.train(probe("both"), 256, seed=3, **QUICK)
+    kept = {file.name: file.read_bytes() for file in Path(first.path).iterdir()}
+    with pytest.raises(
+        ValueError, match=r"of another network(.|\n)*next: resume a run with the settings of its network"
+    ):
+        ppo.train(probe("both"), 512, resume=str(first.path), progress=False, hidden=(8,))
+    with pytest.raises(ValueError, match="lanes=0"):
+        ppo.train(probe("both"), 512, resume=str(first.path), progress=False, lanes=0)
+    assert {file.name: file.read_bytes() for file in Path(first.path).iterdir()} == kept
+    assert ppo.train(probe("both"), 512, resume=str(first.path), progress=False, lanes=2).options["lanes"] == 2
+    assert Run.load(first.path).options["lanes"] == 2
+
+
 # --- Threads, lanes and spaces ----------------------------------------------------------------------------------------
 
 

@@ -27,12 +27,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_ppo(env: Any, steps: float, **settings: Any) -> Run:
     own = {"lanes": 1, "envs": 8, "horizon": 16, "epochs": 4, "minibatch": 64, "entropy": 0.0}
-    own |= {"normalise": False, "scale_rewards": False}  # the values that it learns are looked at
+    own |= {"normalise": False, "scale_rewards": False}  # the values that it learns are looked at, here and below
     return ppo.train(env, steps, **{**own, "learning_rate": 1e-2, "hidden": (16,), "progress": False, **settings})
 
 
 def with_impala(env: Any, steps: float, **settings: Any) -> Run:
     own = {"lanes": 2, "envs": 8, "unroll": 8, "anneal": False, "report": 10}
+    own |= {"normalise": False, "scale_rewards": False}
     return impala.train(
         env, 5 * steps, **{**own, "learning_rate": 5e-3, "hidden": (16,), "progress": False, **settings}
     )

@@ -539,6 +539,68 @@ def test_a_vector_of_the_wrong_shape_says_so() -> None:
         lane.run(None, 3)
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+def test_flags_of_another_type_mean_the_same(mode: AutoresetMode, dtype: Any) -> None:
+    class Flags(ScriptedVector):
+        def step(self, actions: Any) -> tuple[Any, ...]:
+            seen, rewards, terminated, truncated, info = super().step(actions)
+            return seen, rewards, terminated.astype(dtype), truncated.astype(dtype), info
+
+    found, expected = (
+        Lane(lambda kind=kind: kind(2, mode), 0, 2, 0, 0, 1).run(None, 40) for kind in (Flags, ScriptedVector)
+    )
+    for name in ("mask", "terminated", "truncated", "rewards", "observations", "cuts"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        assert getattr(found, name).dtype == getattr(expected, name).dtype
+
+
+class Shows(Scripted):
+    """Observes what it was given, in a space of bytes."""
+
+    observation_space: Any = spaces.Box(0, 255, (3,), np.uint8)
+
+    def __init__(self, observation: Any) -> None:
+        super().__init__()
+        self.observation = observation
+
+    def seen(self) -> Any:
+        return self.observation
+
+
+@pytest.mark.parametrize("wrong", [np.array([0.5, 0.2, 1.0]), np.array([300, 0, 0]), np.array([-1, 0, 0]), [0.5, 0, 0]])
+def test_observations_that_their_type_cannot_hold_are_an_error(wrong: Any) -> None:
+    with pytest.raises(EnvError, match=r"with values that uint8, which its observation_space says, cannot hold"):
+        Lane(lambda: Shows(wrong), 0, 1, 0, 0, 1).run(None, 3)
+
+
+@pytest.mark.parametrize("right", [np.array([0, 255, 7]), np.array([0.0, 255.0, 7.0]), [0, 255, 7]])
+def test_observations_of_another_type_are_taken_if_they_have_the_same_values(right: Any) -> None:
+    block = Lane(lambda: Shows(right), 0, 1, 0, 0, 1).run(None, 3)
+    assert block.observations.dtype == np.uint8
+    assert block.observations[0, 0].tolist() == [0, 255, 7]
+
+
+@pytest.mark.parametrize("what", ["a reward", "an observation"])
+@pytest.mark.parametrize("as_vector", [True, False])
+def test_what_is_no_number_is_an_error(what: str, as_vector: bool) -> None:
+    class Odd(Scripted):
+        def step(self, action: Any) -> Any:
+            seen, reward, *rest = super().step(action)
+            if self.episode == 1 and self.number == 1:
+                return (seen, np.nan, *rest) if what == "a reward" else (seen * np.nan, reward, *rest)
+            return seen, reward, *rest
+
+    numbers = itertools.count()
+
+    def several(num_envs: int) -> Any:
+        return SyncVectorEnv([lambda n=n: Odd(n) for n in range(num_envs)])
+
+    lane = Lane(several if as_vector else lambda: Odd(next(numbers)), 0, 2, 0, 0, 1)
+    with pytest.raises(EnvError, match=f"environment 1 of this lane gave {what} that is NaN, in step"):
+        lane.run(None, 60)
+
+
 def test_a_vector_of_another_size_says_what_to_do() -> None:
     with pytest.raises(EnvError, match=r"made 3 environments and envs=2 were asked for.*num_envs"):
         Lane(lambda: ScriptedVector(3, AutoresetMode.NEXT_STEP), 0, 2, 0, 0, 1)

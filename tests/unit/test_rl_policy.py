@@ -349,6 +349,17 @@ def test_a_saved_policy_acts_the_same_in_a_process_with_neither_torch_nor_gymnas
         np.testing.assert_array_equal(np.load(folder / "one.npy"), policy.act(observations[0]))
 
 
+def test_a_file_without_all_weights_is_refused(tmp_path: Path) -> None:
+    policy = made(*CASES[0])
+    for weights in (
+        {name: array for name, array in policy.weights.items() if name != "head.bias"},
+        {**policy.weights, "head.bias": np.zeros(17, np.float32)},
+    ):
+        file = policy.with_weights(weights).save(tmp_path / "odd.safetensors")
+        with pytest.raises(ValueError, match=r"odd.safetensors does not have the weights .*: head.bias\.$"):
+            Policy.load(file)
+
+
 @pytest.mark.parametrize(("head", "space"), CASES)
 def test_what_is_loaded_is_what_was_saved(head: str, space: Any, tmp_path: Path) -> None:
     policy = made(head, space, normalise=True)
@@ -357,7 +368,7 @@ def test_what_is_loaded_is_what_was_saved(head: str, space: Any, tmp_path: Path)
     loaded = Policy.load(policy.save(tmp_path / "mine.safetensors"))
     assert loaded.network == policy.network
     assert loaded.version == policy.version == 2
-    assert loaded.weights.keys() == policy.weights.keys()
+    assert list(loaded.weights) == list(policy.weights), "in the same order, too"
     for name, array in policy.weights.items():
         np.testing.assert_array_equal(loaded.weights[name], array)
     if policy.normaliser is None:

@@ -554,8 +554,6 @@ class Runtime:
         except Exception as error:
             raise explain_unpicklable(value, error, what=what) from error
 
-    # -- submit ---------------------------------------------------------------------------------------------------
-
     def begin_job(self, job: Job) -> None:
         """In a worker; again when its driver is gone, and a detached actor goes on."""
         self.welcome.job_id, self.welcome.namespace, self.driver_id = job.id, job.namespace, job.driver

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skate.rl import callbacks, dqn, es, impala, ppo, sac
     from skate.rl.block import Batch, Block
+    from skate.rl.env import EnvError
     from skate.rl.policy import Policy
     from skate.rl.replay import Prioritised, Ring
     from skate.rl.returns import discounted, gae, n_step, vtrace
@@ -29,6 +30,7 @@ _MODULES = ("callbacks", "dqn", "es", "impala", "ppo", "sac")
 _HOMES = {
     "Batch": "block",
     "Block": "block",
+    "EnvError": "env",
     "Policy": "policy",
     "Prioritised": "replay",
     "Ring": "replay",
@@ -47,6 +49,7 @@ _EXTRA = {"gymnasium", "matplotlib", "numpy", "rich", "safetensors", "threadpool
 __all__ = [
     "Batch",
     "Block",
+    "EnvError",
     "Policy",
     "Prioritised",
     "Ring",

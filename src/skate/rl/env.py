@@ -99,8 +99,8 @@ class Loop(Envs):
         shape = self.shape
         for i, action in enumerate(actions if actions.ndim > 1 else actions.tolist()):
             observation, reward, over, cut, _ = self._steps[i](action)
-            # Assigning would broadcast an observation of another shape without a word.
-            if not self._flat or getattr(observation, "shape", None) != shape:
+            # Assigning would broadcast an observation of another shape, and change one of another kind, without a word.
+            if not self._flat or getattr(observation, "shape", None) != shape or observation.dtype != self.dtype:
                 observation = self._checked(i, observation)
             if over or cut:
                 finals[i] = np.array(observation, self.dtype)
@@ -126,7 +126,7 @@ class Loop(Envs):
         for t, action in enumerate(actions):
             out[t] = observation
             observation, reward, over, cut, _ = step(action)
-            if not flat or getattr(observation, "shape", None) != shape:
+            if not flat or getattr(observation, "shape", None) != shape or observation.dtype != self.dtype:
                 observation = self._checked(i, observation)
             rewards.append(reward)
             if over or cut:
@@ -144,6 +144,10 @@ class Loop(Envs):
             flat = np.asarray(observation) if self._flat else spaces.flatten_one(self.observation, observation)
             if flat.shape != self.shape:
                 problem = f"of shape {flat.shape}, and its observation_space says {self.shape}"
+            elif not spaces.fits(flat, self.dtype):
+                problem = (
+                    f"of {flat.dtype} with values that {self.dtype}, which its observation_space says, cannot hold"
+                )
         except (ValueError, IndexError, KeyError, TypeError) as error:
             problem = f"that is not in its observation_space ({error!r})"
         if problem:
@@ -196,7 +200,8 @@ class Vector(Envs):
         raw, rewards, terminated, truncated, info = self.env.step(actions)
         observations = self._checked(raw)
         # Copies: the next step may use the same arrays again.
-        rewards, terminated, truncated = np.array(rewards, np.float32), np.array(terminated), np.array(truncated)
+        rewards, terminated = np.array(rewards, np.float32), np.array(terminated, bool)
+        truncated = np.array(truncated, bool)
         if not rewards.shape == terminated.shape == truncated.shape == (self.count,):
             shapes = rewards.shape, terminated.shape, truncated.shape
             raise ValueError(f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).")
@@ -235,6 +240,11 @@ class Vector(Envs):
             raise ValueError(
                 f"the vector environment gave observations of shape {flat.shape}; "
                 f"its spaces say {(self.count, *self.shape)}."
+            )
+        if not spaces.fits(flat, self.dtype):
+            raise ValueError(
+                f"the vector environment gave observations of {flat.dtype} with values that {self.dtype}, which its "
+                "spaces say, cannot hold."
             )
         return flat
 

@@ -14,8 +14,7 @@ paper of Ray (Moritz et al. 2018, section 5.3.1):
              ─────────→   sum their directions, weighted
     Adam     ←─────────   one sum each
 
-The driver exchanges two messages with each aggregator in an iteration, however many episodes there are. Chunks are
-played as CPUs get free, and the last ones are small, so that no CPU waits long at the end of an iteration.
+The driver exchanges two messages with each aggregator in an iteration, however many episodes there are.
 
 Departures from the two papers:
 - Equal returns share the mean of their ranks: where many episodes reach the highest return, their order says nothing.
@@ -23,9 +22,8 @@ Departures from the two papers:
 - Observations are scaled (`normalise`) by the statistics of all of them, not of a sample; images are not scaled.
 - The two episodes of a direction have one seed; in vector environments a chunk has one. The tree has one level.
 
-The weights follow from (options, seed), bit for bit, on any number of CPUs of one kind: the options fix the chunks and
-the order of every sum. A process that is killed changes nothing, because its chunk is played again from the same
-seeds. The exception are vector environments that take a seed only when they are made, as EnvPool's do.
+The weights follow from (options, seed), bit for bit, on any number of CPUs of one kind; a chunk whose process is killed
+is played again from the same seeds. Environments of EnvPool are the exception: they take seeds only when they are made.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ from skate.rl.env import Loop, blamed, make_envs
 from skate.rl.options import choose, setting
 from skate.rl.policy import Policy
 from skate.rl.run import Callback, Run
+from skate.rl.simulate import env_errors
 
 #: Environments that do not come as a vector are stepped one by one: with more of them side by side nothing is gained.
 SINGLE_ENVS_MAX = 8
@@ -88,7 +87,7 @@ def draw(seed: int, iteration: int, options: ESOptions, size: int) -> tuple[np.n
 
 
 def chunks(first: int, last: int, largest: int, smallest: int) -> Iterator[tuple[int, int]]:
-    """Split directions into chunks that get smaller towards the end."""
+    """Split directions into chunks that get smaller towards the end, so that no CPU waits long for others."""
     while first < last:
         size = min(last - first, largest, max(smallest, (last - first) // 8))
         yield first, first + size
@@ -181,6 +180,8 @@ class Player:
             own = ({name: array[i] for name, array in weights.items()} for i in range(len(observations)))
             return np.concatenate([replace(policy, weights=w).outputs(x[None]) for w, x in zip(own, observations)])
         x, last = policy.inputs(observations), len(network.hidden)
+        if np.isnan(x).any():
+            raise ValueError("an environment gave an observation that is NaN")
         for i in range(last + 1):
             layer = f"layers.{i}" if i < last else "head"
             x = (weights[f"{layer}.weight"] @ x[:, :, None])[:, :, 0]
@@ -310,13 +311,12 @@ def train(
     the history have `busy`, the share of all CPUs' time that simulated, and `driver`, the driver's share of one CPU.
 
     >>> run = train("CartPole-v1", steps=1_000_000, seed=1, directions=128)
-    >>> action = run.policy.act(observation)
     """
     chosen = choose(ESOptions, options, settings, resume)
     how: dict[str, Any] = {"callbacks": callbacks, "progress": progress, "evaluate_every": evaluate_every}
     where: dict[str, Any] = {"path": path, "resume": resume, "stop_at": stop_at}
-    # The lanes evaluate. What is learnt from is simulated by tasks.
-    with Run.begin("es", env, chosen, steps=steps, seed=seed, **where, **how) as run, run.simulators(lanes=2, envs=1):
+    started = Run.begin("es", env, chosen, steps=steps, seed=seed, **where, **how)
+    with started as run, run.simulators(lanes=2, envs=1), env_errors():  # the lanes evaluate; tasks simulate
         with blamed(env, 0):
             one = make_envs(env, 1)
         spaces = one.observation_space, one.action_space

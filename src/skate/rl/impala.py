@@ -12,6 +12,8 @@ a block. What is recorded says which side is the slower one: `waiting` is the le
 Departures from the paper:
 - Policy and value are two networks, without an LSTM and without actions or rewards as inputs.
 - Losses are means over the transitions of a batch, not sums; Adam takes the place of RMSProp.
+- Observations and rewards are scaled by their own statistics (`normalise`, `scale_rewards`): one step size suits most
+  environments.
 - V-trace has a lambda of its own below 1 by option, as in the paper's appendix.
 - An episode that a time limit cuts is not over: the value of its last observation goes into its return.
 
@@ -35,6 +37,7 @@ from skate.rl.block import Batch
 from skate.rl.options import choose, setting
 from skate.rl.policy import Policy
 from skate.rl.run import Callback, Run
+from skate.rl.scaling import RewardScale
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class IMPALAOptions:
     hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
     activation: str = setting("tanh", "tanh or relu")
     log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
-    normalise: bool = setting(False, "scale observations by their mean and deviation")
+    normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
+    scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
     threads: int = setting(1, "threads of the learner; sums depend on it")
     report: int = setting(20, "gradient steps in a row of the history")
 
@@ -72,6 +76,7 @@ class Learner:
         self.critic = torch_policy.critic(policy.network, seed + 1)
         parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self.optimizer = torch_policy.Adam(parameters, options.learning_rate)
+        self._scale = RewardScale(options.gamma)
 
     def learn(self, batch: Batch, left: float) -> np.ndarray:
         """Make one gradient step; losses of policy and value, and entropy."""
@@ -82,6 +87,8 @@ class Learner:
         actions = torch_policy.tensor(batch.actions.reshape(-1, *batch.actions.shape[2:]))
         chances = torch_policy.Distribution(policy.network, self.actor(inputs), self.actor.log_std)
         log_probs, values = chances.log_prob(actions), self.critic(inputs)[:, 0]
+        if options.scale_rewards:
+            batch = self._scale(batch)
         with torch.no_grad():
             cut_values = self.critic(torch_policy.tensor(policy.inputs(batch.bootstrap)))[:, 0].numpy()
             targets, advantages = returns.vtrace(
@@ -106,12 +113,14 @@ class Learner:
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything that `restore` needs, as arrays and as what goes into JSON."""
-        return torch_policy.state({"actor": self.actor, "critic": self.critic}, optimizer=self.optimizer), {}
+        tensors = torch_policy.state({"actor": self.actor, "critic": self.critic}, optimizer=self.optimizer)
+        return tensors | self._scale.state(), {}
 
     def restore(self, policy: Policy, tensors: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.policy = policy
         torch_policy.restore(tensors, {"actor": self.actor, "critic": self.critic}, optimizer=self.optimizer)
+        self._scale.restore(tensors)
 
 
 def train(

@@ -173,6 +173,8 @@ class Lane:
 
     def _block(self, tape: Tape, version: int, began: float) -> Block:
         """Make a block of a tape: where it is cut and what followed, and the episodes that ended."""
+        check_numbers("a reward", tape.rewards, tape.mask)
+        check_numbers("an observation", tape.observations, tape.mask)
         rewards, terminated = tape.rewards * tape.mask, tape.terminated & tape.mask
         truncated = tape.truncated & tape.mask
         cuts = [(t, n, final) for t, n, final in tape.finals if not terminated[t, n]]
@@ -203,6 +205,15 @@ class Lane:
             lane=self._index,
             seconds=time.process_time() - began,
         )
+
+
+def check_numbers(what: str, array: np.ndarray, mask: np.ndarray) -> None:
+    """Raise ValueError if an environment gave something that is no number: weights would become NaN without a word."""
+    if array.dtype.kind == "f" and np.isnan(array.sum(dtype=np.float64)):
+        odd = np.isnan(array).reshape(*mask.shape, -1).any(-1) & mask
+        if odd.any():
+            t, n = np.argwhere(odd)[0]
+            raise ValueError(f"environment {n} of this lane gave {what} that is NaN, in step {t} of this block.")
 
 
 class _Acting:

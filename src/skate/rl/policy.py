@@ -351,7 +351,8 @@ class Policy:
         weights = {
             name.removeprefix("weights."): array for name, array in tensors.items() if name.startswith("weights.")
         }
-        return cls(Network(**described), weights, normaliser, about["version"])
+        network = Network(**described)
+        return cls(network, _in_order(network, weights, file), normaliser, about["version"])
 
 
 def initial_weights(network: Network, outputs: int, gain: float, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -403,6 +404,20 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 def _split(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     return [values] if len(sizes) == 1 else np.split(values, np.cumsum(sizes)[:-1], axis=-1)
+
+
+def _in_order(network: Network, weights: dict[str, np.ndarray], file: Path) -> dict[str, np.ndarray]:
+    """The weights in the order of the layers, which a file does not keep, after a look at their shapes."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in [*network.layers(), ("head", (network.outputs, network.features))]:
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    if network.head == "gaussian":
+        shapes["log_std"] = (network.outputs,)
+    found = {name: array.shape for name, array in weights.items()}
+    if found != shapes:
+        odd = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
+        raise ValueError(f"{file} does not have the weights that its description asks for: {', '.join(odd)}.")
+    return {name: weights[name] for name in shapes}
 
 
 def _described(space: Any, describe: Any) -> spaces.Description:

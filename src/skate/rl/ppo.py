@@ -34,6 +34,7 @@ from skate.rl.block import Batch
 from skate.rl.options import choose, setting
 from skate.rl.policy import Policy
 from skate.rl.run import Callback, Run
+from skate.rl.scaling import RewardScale
 from skate.rl.simulate import Simulators
 
 
@@ -143,42 +144,6 @@ class Learner:
         torch_policy.restore(tensors, {"actor": self.actor, "critic": self.critic}, optimizer=self.optimizer)
         self.rng.bit_generator.state = meta["rng"]
         self._scale.restore(tensors)
-
-
-class RewardScale:
-    """Divides rewards by the deviation of the discounted return so far. Columns carry it from batch to batch."""
-
-    def __init__(self, gamma: float) -> None:
-        self._gamma, self._carried = gamma, np.zeros(0)
-        self._count, self._mean, self._squares = 0.0, 0.0, 0.0
-
-    def __call__(self, batch: Batch) -> Batch:
-        from dataclasses import replace
-
-        if self._carried.shape != (batch.shape[1],):  # unordered batches have as many columns as came
-            self._carried = np.zeros(batch.shape[1])
-        over = batch.terminated | batch.truncated
-        sums = np.empty(batch.shape)
-        for t in range(batch.shape[0]):
-            self._carried = self._carried * self._gamma + batch.rewards[t]
-            sums[t] = self._carried
-            self._carried = np.where(over[t], 0.0, self._carried)
-        seen = sums[batch.mask]
-        total = self._count + len(seen)
-        delta = seen.mean() - self._mean
-        self._squares += seen.var() * len(seen) + delta**2 * self._count * len(seen) / total
-        self._mean, self._count = self._mean + delta * len(seen) / total, total
-        deviation = np.sqrt(self._squares / total) + 1e-8
-        return replace(batch, rewards=np.clip(batch.rewards / deviation, -10, 10).astype(np.float32))
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The statistics, for a checkpoint."""
-        return {"rewards": np.array([self._count, self._mean, self._squares]), "carried": self._carried}
-
-    def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        """Go on with the statistics of a checkpoint."""
-        self._count, self._mean, self._squares = tensors["rewards"].tolist()
-        self._carried = np.array(tensors["carried"])
 
 
 def train(

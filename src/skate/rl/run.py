@@ -113,7 +113,7 @@ class Run:
         self._seconds = 0.0
         self._since: float | None = None
         self._saving_s = 0.0
-        self._resumed = self._stopped = self._interrupted = self._finishing = False
+        self._resumed = self._has_gone_on = self._stopped = self._interrupted = self._finishing = False
 
     # -- beginning and ending ------------------------------------------------------------------------------------------
 
@@ -189,7 +189,8 @@ class Run:
             self._lock(stack)
             if self._resumed:
                 self._restore()
-            files.write(self.path / "options.json", json.dumps(self.about, indent=2).encode() + b"\n")
+            if not self._resumed:
+                self._write_options()
             self._file = stack.enter_context(open(self.path / "progress.jsonl", "a", encoding="utf-8"))
             self._bar = stack.enter_context(contextlib.closing(Bar(self, self._progress)))
             for callback in self._callbacks:
@@ -214,6 +215,9 @@ class Run:
                 self.path.rmdir()  # unless there is more in it
         elif kind is not None and issubclass(kind, KeyboardInterrupt) and self._progress is not False:
             sys.stderr.write(f"Stopped at {self.steps:,} steps. To go on: resume={str(self.path)!r}, or --resume.\n")
+
+    def _write_options(self) -> None:
+        files.write(self.path / "options.json", json.dumps(self.about, indent=2).encode() + b"\n")
 
     def _on_interrupt(self, number: int, frame: object) -> None:
         if self._interrupted or self._finishing:
@@ -301,6 +305,9 @@ class Run:
             row["score"] = self.score.mean
             self._stopped |= self._stop_at is not None and self.score.mean >= self._stop_at
         row = {name: _plain(value) for name, value in row.items()}
+        if self._resumed and not self._has_gone_on:
+            self._has_gone_on = True
+            self._write_options()  # not before: with options that cannot be, the folder stays as it was
         self.history.append(row)
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()

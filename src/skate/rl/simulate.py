@@ -14,6 +14,7 @@ and in a stream blocks are taken as they finish, and which ones those are depend
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -100,9 +101,12 @@ class Simulators:
         ordered: bool = True,
         fragment: int = 64,
     ) -> Batch:
-        """Simulate with a policy (None: random actions); at least `steps` steps, or `episodes` whole episodes.
+        """Simulate with a policy (None: random actions): `steps` time steps of all environments together, rounded up,
+        or `episodes` whole episodes.
 
-        Ordered, every environment gives the same number of steps, and the result is repeatable. With `ordered=False`
+        Vector environments that reset themselves in a step of its own have no transition there (`batch.mask`), so
+        `batch.steps` may be less. Ordered, every environment gives the same number of steps, and the result is
+        repeatable. With `ordered=False`
         lanes return blocks of `fragment` steps, which are taken as they finish until there are enough; what is under
         way then is part of the next call's batch, and `block.version` says which policy made each. That is not
         repeatable. Whole episodes are always ordered: taken as they finish, short ones would be too many.
@@ -229,7 +233,7 @@ class Simulators:
                 result = skate.get(ref)
             except skate.exceptions.TaskError as error:
                 self._pending.pop(ref)
-                _raise_env_error(error)
+                raise_env_error(error)
                 raise
             except _LOST as error:
                 lane, method, arguments = self._pending.pop(ref)
@@ -242,7 +246,7 @@ class Simulators:
 
     def _replace(self, lane: int, error: BaseException) -> None:
         """Start a lane again. Calls that it had not begun are repeated by the new one."""
-        _raise_env_error(error.__cause__)
+        raise_env_error(error.__cause__)
         self._deaths[lane] += 1
         if self._deaths[lane] >= DEATHS_MAX:
             output = getattr(error, "last_output", "").strip()
@@ -289,7 +293,17 @@ def _same_length(blocks: list[Block]) -> list[Block]:
     return [block.padded(longest) for block in blocks]
 
 
-def _raise_env_error(error: BaseException | None) -> None:
+@contextlib.contextmanager
+def env_errors() -> Iterator[None]:
+    """Errors of environments in tasks and actors are raised here as themselves."""
+    try:
+        yield
+    except skate.exceptions.TaskError as error:
+        raise_env_error(error)
+        raise
+
+
+def raise_env_error(error: BaseException | None) -> None:
     """Raise what an environment did wrong as if it had been done here, without the way that the error took."""
     if isinstance(error, skate.exceptions.TaskError) and isinstance(error.cause, EnvError):
         raise EnvError(str(error.cause)) from None

@@ -61,6 +61,14 @@ def shape_and_dtype(description: Description) -> tuple[tuple[int, ...], np.dtype
     return (_width(description),), np.dtype(np.float32)
 
 
+def fits(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether values can be stored as that type without becoming others. Rounding of floats is allowed."""
+    if array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind"):
+        return True
+    with np.errstate(invalid="ignore"):
+        return bool((array.astype(dtype) == array).all())
+
+
 def is_flat(description: Description) -> bool:
     """Whether `flatten` gives back what it gets."""
     return bool(description["kind"] == "box")

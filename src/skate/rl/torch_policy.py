@@ -64,7 +64,13 @@ def critic(network: Network, seed: int, outputs: int = 1) -> Net:
 
 def load(net: Any, weights: dict[str, np.ndarray]) -> Any:
     """Give a module the weights of a dictionary of arrays."""
-    net.load_state_dict({name: tensor(np.array(array)) for name, array in weights.items()})
+    try:
+        net.load_state_dict({name: tensor(np.array(array)) for name, array in weights.items()})
+    except RuntimeError as error:
+        raise ValueError(
+            f"these weights are of another network: {' '.join(str(error).split())}\n"
+            "  next: resume a run with the settings of its network (hidden, activation), or begin a new run."
+        ) from None
     return net
 
 
