@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: gives its CPU to others.
 FETCH_S = 0.005
 
+_NOT_NOTED: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
 
 def unknown(id: bytes) -> ObjectLostError | ValueError:
     """The error of a reference to an object that this process knows nothing of."""
@@ -122,7 +124,8 @@ class Values:
             of_others = self._fetch_missing(refs)
             if of_others and self._arrives_soon(ready, timeout):
                 return values
-            with self._noted(Wait(missing=lambda: missing)):
+            # On a node that is alone no owner asks, and noting would cost 1.5 of the 21 µs of a short task.
+            with self._noted(Wait(missing=lambda: missing)) if runtime.in_cluster else _NOT_NOTED:
                 is_there = runtime.block_until(ready, timeout, lambda: missing)
             if not is_there:
                 from skate._worker.why import explain_timeout
