@@ -88,6 +88,33 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, captured.out, captured.err
 
 
+def test_a_run_of_another_algorithm_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "train", "dqn", "--resume", str(run.path))
+    assert code != 0
+    assert f"{run.path} is a run of ppo, and its options are no DQNOptions." in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--video", "nowhere/out.gif"), "there is no folder nowhere"),
+        (("--video", "out.gif", "--episodes", "0"), "--episodes 0: at least 1 is needed"),
+        (("--video", "out.gif", "--env", "Pendulum-v1"), "the policy was not made for Pendulum-v1"),
+        (("--video", "out.TXT"), "out.TXT is no video"),
+    ],
+)
+def test_what_cannot_be_played_is_said_and_leaves_files_alone(
+    words: tuple[str, ...], text: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("out.gif").write_text("as it was")
+    code, _, err = said(capsys, "play", str(run.path), *words)
+    assert code != 0
+    assert text in err
+    assert "Traceback" not in err
+    assert Path("out.gif").read_text() == "as it was"
+
+
 # -- help --------------------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +250,8 @@ def test_play_without_what_draws_names_the_extra(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
-    monkeypatch.setattr(Policy, "act", lambda *_: 0)
+    pole = gymnasium.make("CartPole-v1")
+    Policy.create(pole.observation_space, pole.action_space).save(run.path)
     code, out, err = said(capsys, "play", str(run.path), "--env", "CartPole-v1", "--video", "out.gif")
     assert (code, out) == (1, "")
     assert err.startswith("skate: CartPole-v1 cannot be shown: ")

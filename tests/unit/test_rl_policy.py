@@ -349,6 +349,20 @@ def test_a_saved_policy_acts_the_same_in_a_process_with_neither_torch_nor_gymnas
         np.testing.assert_array_equal(np.load(folder / "one.npy"), policy.act(observations[0]))
 
 
+def test_images_of_another_type_mean_the_same_and_other_observations_are_refused() -> None:
+    space = IMAGES["channels last"]
+    policy = made("discrete", space)
+    images = seen(space, 3)
+    expected = policy.act(images).tolist()
+    assert policy.act(images.astype(np.float64)).tolist() == policy.act(images.tolist()).tolist() == expected
+    assert policy.act(images[0].tolist()) == expected[0]
+    with pytest.raises(ValueError, match=r"has values that uint8, on which this policy acts, has not"):
+        policy.act(images / 255)
+    for wrong in (images[:, 1:], np.moveaxis(images, -1, 1)):
+        with pytest.raises(ValueError, match=r"an observation has the shape .*, and this policy acts on"):
+            policy.act(wrong)
+
+
 def test_a_file_without_all_weights_is_refused(tmp_path: Path) -> None:
     policy = made(*CASES[0])
     for weights in (

@@ -262,6 +262,26 @@ def test_a_finished_run_goes_on_to_more_steps() -> None:
     assert seconds == sorted(seconds)
 
 
+def test_resumes_are_counted_in_one_reason() -> None:
+    made = train(begin())
+    for steps in (2e3, 3e3, 4e3):
+        made = train(begin(resume=made.path, steps=steps))
+    assert made.reasons == ["it was resumed 3 times, the last time at 3,000 steps"]
+    assert Run.load(made.path).reasons == made.reasons
+
+
+def test_the_first_checkpoint_of_a_run_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with begin(steps=1e9) as made:
+        for seconds, due in ((1, False), (2.5, True), (10, False), (25, True)):
+            now[0] += seconds
+            made.log(made.steps + 100)
+            assert made.due() == due
+            if due:
+                made.checkpoint(policy(), {}, {})
+
+
 def test_a_run_without_a_checkpoint_begins_again() -> None:
     with pytest.raises(RuntimeError, match="lane"):
         train(begin(), stop_after=3, every=99)

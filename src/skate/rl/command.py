@@ -95,7 +95,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     asked = words[1:2] if words[0] == "train" else []
     _check_word(train, "algorithm", asked, ALGORITHMS)
     for name, text in ALGORITHMS.items():
-        each = _parser(algorithms.add_parser, name, text, EXAMPLES.splitlines()[1].replace("ppo", name))
+        example = (
+            f"example:\n  skate rl train {name} {'Pendulum' if name == 'sac' else 'CartPole'}-v1 --steps 1e5 --seed 1"
+        )
+        each = _parser(algorithms.add_parser, name, text, example)
         if [name] == asked:
             _add_train(each, name)
     return parser.parse_args(words)
@@ -223,6 +226,8 @@ def _check_env(env: str) -> None:
 def _play(options: argparse.Namespace) -> int:
     from gymnasium.error import DependencyNotInstalled, Error
 
+    if options.episodes < 1:
+        raise Trouble(f"--episodes {options.episodes}: at least 1 is needed.", exit_code=2)
     policy, env = _found(options)
     write = None if options.video is None else _writer(options.video)
     try:
@@ -241,9 +246,11 @@ def _play(options: argparse.Namespace) -> int:
 
 def _writer(file: Path) -> Callable[[Iterator[Any], int], None]:
     """What writes frames to a file of that kind; found before anything is simulated."""
-    if file.suffix == ".gif":
+    if not file.parent.is_dir():
+        raise Trouble(f"{file} cannot be written: there is no folder {file.parent}.", "make it, or name another.")
+    if file.suffix.lower() == ".gif":
         return functools.partial(_write_gif, file)
-    if file.suffix not in (".mp4", ".mkv", ".mov"):
+    if file.suffix.lower() not in (".mp4", ".mkv", ".mov"):
         raise Trouble(f"{file} is no video that can be written.", "name a .mp4 or a .gif.", exit_code=2)
     try:
         imageio = importlib.import_module("imageio.v2")
@@ -270,10 +277,16 @@ def _frames(policy: Any, env: str, options: argparse.Namespace, mode: str) -> It
     """Frames a second, and then every frame."""
     import gymnasium
 
+    from skate.rl import spaces
     from skate.rl.env import find_spec
 
     made = gymnasium.make(find_spec(env), render_mode=mode)
     try:
+        network = policy.network
+        if spaces.describe(made.observation_space) != network.observation or (
+            spaces.describe_action(made.action_space) != network.action
+        ):
+            raise Trouble(f"the policy was not made for {env}: its observations or actions are others.")
         yield int(made.metadata.get("render_fps") or FRAMES_PER_SECOND)
         for episode in range(options.episodes):
             observation, _ = made.reset(seed=options.seed + episode)

@@ -24,6 +24,8 @@ from skate.rl.policy import Policy
 CHUNK = 256
 #: Episodes that are played at the same time.
 PLAYERS_MAX = 64
+#: An episode that is played for longer has no end: evaluations must have one.
+EPISODE_STEPS_MAX = 100_000
 
 
 class Tape(NamedTuple):
@@ -297,5 +299,10 @@ def play(envs: Envs, policy: Policy, seeds: Sequence[int], greedy: bool) -> tupl
         returns += np.where(playing, step.rewards, 0.0)
         lengths += playing
         playing &= ~(step.terminated | step.truncated)
+        if playing.any() and lengths.max() >= EPISODE_STEPS_MAX:
+            raise ValueError(
+                f"an episode has not ended after {EPISODE_STEPS_MAX:,} steps, so it cannot be scored. "
+                "Give the environment a time limit: gymnasium.wrappers.TimeLimit."
+            )
         observations = step.observations
     return returns.tolist(), lengths.tolist()

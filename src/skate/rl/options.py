@@ -43,8 +43,16 @@ def choose(kind: type[T], options: T | None, settings: Mapping[str, Any], resume
                 f"{kind.__name__} has no setting {name!r}{f'; did you mean {near[0]!r}?' if near else '.'}\n"
                 f"  next: its settings are {', '.join(known)}."
             )
-    if options is None:
-        options = from_json(kind, stored(resume)["options"]) if resume is not None else kind()
+    if options is None and resume is not None:
+        about = stored(resume)
+        if kind.__name__.lower() not in ("options", f"{about['algorithm']}options"):
+            raise ValueError(
+                f"{resume} is a run of {about['algorithm']}, and its options are no {kind.__name__}.\n"
+                f"  next: go on with {about['algorithm']}, or leave resume= out."
+            )
+        options = from_json(kind, about["options"])
+    elif options is None:
+        options = kind()
     elif not isinstance(options, kind):
         raise TypeError(f"options is a {type(options).__name__}, and it must be a {kind.__name__}.")
     checked = {name: check(f"{kind.__name__}.{name}", known[name], value) for name, value in settings.items()}

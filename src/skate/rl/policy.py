@@ -175,13 +175,26 @@ class Policy:
         """
         batch = spaces.is_batch(self.network.observation, observation)
         flat = (spaces.flatten if batch else spaces.flatten_one)(self.network.observation, observation)
-        rows = flat if batch else flat[None]
+        rows = self._checked(flat if batch else flat[None])
         outputs = self.outputs(rows)
         noise = None if rng is None else self.noise([rng] * len(rows), 1)[0]
         actions = self.to_env(self.choose(outputs, noise))
         if batch:
             return actions
         return actions[0].item() if self.network.action["kind"] == "discrete" else actions[0]
+
+    def _checked(self, rows: np.ndarray) -> np.ndarray:
+        """Flattened observations as lanes have them: of the shape and, if that is one of integers, of the type."""
+        shape, dtype = spaces.shape_and_dtype(self.network.observation)
+        if rows.shape[1:] != shape:
+            raise ValueError(f"an observation has the shape {rows.shape[1:]}, and this policy acts on {shape}.")
+        if rows.dtype == dtype or dtype.kind == "f":
+            return rows
+        if not spaces.fits(rows, dtype):
+            raise ValueError(
+                f"an observation of {rows.dtype} has values that {dtype}, on which this policy acts, has not."
+            )
+        return rows.astype(dtype)
 
     def outputs(self, observations: np.ndarray) -> np.ndarray:
         """Run the network on a batch of flattened observations: [N, …] → [N, outputs]."""

@@ -63,6 +63,8 @@ EVALUATE_EVERY_STEPS = 5_000
 EVALUATION_SEED = 1_000_000
 #: Checkpoints are at least that far apart, and take at most one part in so many of the time.
 CHECKPOINT_EVERY_S = 30.0
+#: The first one of a run comes sooner.
+CHECKPOINT_FIRST_S = 3.0
 CHECKPOINT_PARTS = 20
 
 #: The policy of a checkpoint that is being written.
@@ -113,6 +115,9 @@ class Run:
         self._seconds = 0.0
         self._since: float | None = None
         self._saving_s = 0.0
+        #: The steps of the last checkpoint, and how many times the run was resumed.
+        self._saved_steps: int | None = None
+        self._resumes = 0
         self._resumed = self._has_gone_on = self._stopped = self._interrupted = self._finishing = False
 
     # -- beginning and ending ------------------------------------------------------------------------------------------
@@ -214,7 +219,9 @@ class Run:
             with contextlib.suppress(OSError):
                 self.path.rmdir()  # unless there is more in it
         elif kind is not None and issubclass(kind, KeyboardInterrupt) and self._progress is not False:
-            sys.stderr.write(f"Stopped at {self.steps:,} steps. To go on: resume={str(self.path)!r}, or --resume.\n")
+            saved = "" if self._saved_steps == self.steps else f" The last checkpoint is of {self._saved_steps or 0:,}."
+            then = f"To go on: resume={str(self.path)!r}, or --resume."
+            sys.stderr.write(f"Stopped at {self.steps:,} steps.{saved} {then}\n")
 
     def _write_options(self) -> None:
         files.write(self.path / "options.json", json.dumps(self.about, indent=2).encode() + b"\n")
@@ -252,7 +259,11 @@ class Run:
             leftover.unlink()
         self.steps, self._seconds = kept["steps"], kept["seconds"]
         self._recent.extend(kept["recent"])
-        self.reasons = [*kept["reasons"], f"it was resumed at {self.steps:,} steps"]
+        self._saved_steps = self.steps if self.state is not None else None
+        self._resumes = kept.get("resumes", 0) + 1
+        last = f"{self._resumes} times, the last time " if self._resumes > 1 else ""
+        others = [reason for reason in kept["reasons"] if not reason.startswith("it was resumed ")]
+        self.reasons = [*others, f"it was resumed {last}at {self.steps:,} steps"]
         self.history = files.read_rows(self.path / "progress.jsonl")[: kept["rows"]]
         files.write(self.path / "progress.jsonl", "".join(json.dumps(row) + "\n" for row in self.history).encode())
 
@@ -318,7 +329,8 @@ class Run:
 
     def due(self) -> bool:
         """Whether a checkpoint is due: after some time, after Ctrl-C, and at the end."""
-        wait_s = max(CHECKPOINT_EVERY_S, CHECKPOINT_PARTS * self._saving_s)
+        first_s = CHECKPOINT_FIRST_S if self._saved_steps is None else CHECKPOINT_EVERY_S
+        wait_s = max(min(first_s, CHECKPOINT_EVERY_S), CHECKPOINT_PARTS * self._saving_s)
         return self._interrupted or not self.more() or time.monotonic() - self._saved_at > wait_s
 
     def checkpoint(self, policy: Policy, tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
@@ -327,15 +339,17 @@ class Run:
         After a resume `policy` is that of the checkpoint, also if the process was killed between the two files.
         """
         begin = time.monotonic()
-        kept = {"steps": self.steps, "seconds": self.seconds, "rows": len(self.history), "version": policy.version}
-        texts = {"meta": dict(meta), "run": {**kept, "recent": list(self._recent), "reasons": self.reasons}}
+        kept: dict[str, Any] = {"steps": self.steps, "seconds": self.seconds, "rows": len(self.history)}
+        kept |= {"version": policy.version, "recent": list(self._recent)}
+        kept |= {"reasons": self.reasons, "resumes": self._resumes}
+        texts = {"meta": dict(meta), "run": kept}
         os.fsync(self._file.fileno())
         policy.save(self.path / NEXT_POLICY)
         files.write_tensors(self.path / "checkpoint.safetensors", tensors, texts)
         os.replace(self.path / NEXT_POLICY, self.path / "policy.safetensors")
         os.fsync(self._folder)
         self._policy = policy
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_steps = time.monotonic(), self.steps
         self._saving_s = self._saved_at - begin
         if self._interrupted:
             raise KeyboardInterrupt
@@ -423,7 +437,8 @@ class Run:
         ):
             points = [(row["steps"], row[name]) for row in self.history if row.get(name) is not None]
             if points:
-                axes.plot(*zip(*points), label=label, **style)
+                alone: dict[str, Any] = {"marker": "o"} if len(points) == 1 else {}  # a line of one point is none
+                axes.plot(*zip(*points), label=label, **{**style, **alone})
         if self.score is not None:
             axes.axhline(self.score.mean, color="grey", linestyle=":", linewidth=1, label=f"at the end: {self.score}")
         title = f"{self.algorithm.upper()} on {self.env_name}, seed {self.seed}"

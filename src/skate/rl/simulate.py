@@ -28,6 +28,7 @@ from skate.rl.env import EnvError, name_of, portable
 from skate.rl.lane import Lane
 from skate.rl.policy import Policy
 
+CLOSED = "these simulators are closed: make new ones."
 #: A lane that dies this many times without finishing anything is given up.
 DEATHS_MAX = 3
 
@@ -134,6 +135,8 @@ class Simulators:
         whenever a lane gets its next block to do; `block.version` says which one made a block. Not repeatable, unless
         `ordered` takes the blocks of the lanes in turn: a slow lane then delays the others.
         """
+        if min(ahead, fragment) < 1:
+            raise ValueError(f"stream(ahead={ahead}, fragment={fragment}): at least 1 is needed.")
         self._top_up(policy, ahead, fragment)
         for turn in itertools.count():
             yield self._next_block(policy, ahead, fragment, turn % self.lanes if ordered else None)
@@ -202,6 +205,8 @@ class Simulators:
     def _next_block(
         self, policy: Callable[[], Policy | None], ahead: int, fragment: int, lane: int | None = None
     ) -> Block:
+        if not self._actors:
+            raise RuntimeError(CLOSED)
         awaited = [ref for ref, (other, _, _) in self._pending.items() if lane in (None, other)]
         ready = awaited[0] if lane is not None else skate.wait(awaited, num_returns=1)[0][0]
         lane = self._pending[ready][0]
@@ -221,7 +226,7 @@ class Simulators:
 
     def _call(self, lane: int, method: str, *arguments: Any) -> Any:
         if not self._actors:
-            raise RuntimeError("these simulators are closed: make new ones.")
+            raise RuntimeError(CLOSED)
         ref = getattr(self._actors[lane], method).remote(*arguments)
         self._pending[ref] = lane, method, arguments
         return ref
