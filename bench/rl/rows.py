@@ -112,7 +112,7 @@ def _algorithm(algorithm: str, env: str, at: float, steps: float, peer: dict[str
 
 
 def _curve(algorithm: str, env: str, steps: float, every: float, seeds: int = 5, **settings: Any) -> Row:
-    """A learning curve: the score every so many steps, with the seeds that `plots.py` draws."""
+    """A learning curve: the score each time `every` steps were made, with the seeds that `plots.py` draws."""
     name = f"curve_{algorithm}_{env.partition('-')[0].lower()}"
     task = {"algorithm": algorithm, "env": env, "steps": steps, "every": every, **settings}
     text = f"score of {algorithm} on {env} after {steps:,.0f} steps, {seeds} seeds"

@@ -101,7 +101,7 @@ def score(algorithm: str, env: str, steps: float, at: float, seed: int = 1, **se
 
 
 def curve(algorithm: str, env: str, steps: float, every: float, seed: int = 1, **settings: Any) -> dict[str, Any]:
-    """The score of 20 episodes every so many steps, and that of 100 at the end."""
+    """The score of 20 episodes each time `every` steps were made, and that of 100 at the end."""
     from skate import rl
 
     made = tools.own(env) if env in tools.OWN else env

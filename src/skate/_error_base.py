@@ -45,7 +45,7 @@ class TaskError(SkateError):
 
     What arrives is an instance of TaskError *and* of the class that the function raised, so `except ValueError` works
     as if the call had been local; its text is the remote traceback, which ends with the message. When the class must
-    not be raised here (a SystemExit would end the driver, a StopIteration somebody's loop) or cannot be subclassed, it
+    not be raised here (a SystemExit would end the driver, a StopIteration a loop) or cannot be subclassed, it
     is a TaskError only, and `cause` tells.
 
     `cause` is the original exception, `function_name`, `pid` and `node` say where it was raised, `remote_traceback` is

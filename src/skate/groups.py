@@ -33,7 +33,7 @@ __all__ = [
     "remove_placement_group",
 ]
 
-#: A group has at most so many: the cluster keeps a record of each.
+#: Most bundles that a group may have: the cluster keeps a record of each.
 BUNDLES_MAX = 100_000
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _STATES = {"ready": "CREATED", "rescheduling": "RESCHEDULING"}

@@ -133,7 +133,7 @@ def _add_train(parser: Parser, algorithm: str) -> None:
         ("--seed", int, "what all random numbers follow from (0)"),
         ("--path", str, f"the folder of the run (runs/{algorithm}-ENV-1 and so on)"),
         ("--resume", str, "go on with the run in that folder"),
-        ("--evaluate-every", int, "play 20 episodes every so many steps (0: never)"),
+        ("--evaluate-every", int, "steps after which 20 episodes are played, again and again (0: never)"),
         ("--stop-at", float, "end when their mean return is that high"),
     ):
         _add(parser, flag, hint, text)

@@ -307,7 +307,7 @@ def train(
 ) -> Run:
     """Train a policy with evolution strategies for a number of steps. Settings of `ESOptions` can be given by name.
 
-    `evaluate_every` plays 20 episodes every so many steps; `stop_at` ends the run when their mean reaches it. Rows of
+    Every `evaluate_every` steps 20 episodes are played; `stop_at` ends the run when their mean reaches it. Rows of
     the history have `busy`, the share of all CPUs' time that simulated, and `driver`, the driver's share of one CPU.
 
     >>> run = train("CartPole-v1", steps=1_000_000, seed=1, directions=128)

@@ -139,7 +139,7 @@ def train(
 ) -> Run:
     """Train a policy with IMPALA for a number of steps. Settings of `IMPALAOptions` can be given by name.
 
-    `evaluate_every` plays 20 episodes every so many steps; `stop_at` ends the run when their mean reaches it.
+    Every `evaluate_every` steps 20 episodes are played; `stop_at` ends the run when their mean reaches it.
 
     >>> run = train("CartPole-v1", steps=500_000, seed=1, lanes=8)
     """

@@ -162,7 +162,7 @@ def train(
 ) -> Run:
     """Train a policy with PPO for a number of steps. Settings of `PPOOptions` can be given by name.
 
-    `evaluate_every` plays 20 episodes every so many steps; `stop_at` ends the run when their mean reaches it.
+    Every `evaluate_every` steps 20 episodes are played; `stop_at` ends the run when their mean reaches it.
 
     >>> run = train("CartPole-v1", steps=50_000, seed=1, learning_rate=3e-4)
     >>> action = run.policy.act(observation)

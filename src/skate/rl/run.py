@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     from skate.rl.policy import Policy
     from skate.rl.simulate import Score, Simulators
 
-#: Mean returns are those of the last so many episodes.
+#: Mean returns are those of this number of episodes, the last ones.
 EPISODES_RECENT = 100
 EPISODES_EVALUATED = 20
 EPISODES_FINAL = 100
 EVALUATE_EVERY_STEPS = 5_000
 #: Episodes of evaluations are none that were trained on.
 EVALUATION_SEED = 1_000_000
-#: Checkpoints are at least that far apart, and take at most one part in so many of the time.
+#: Checkpoints are at least that far apart, and take at most 1 / CHECKPOINT_PARTS of the time.
 CHECKPOINT_EVERY_S = 30.0
 #: The first one of a run comes sooner.
 CHECKPOINT_FIRST_S = 3.0

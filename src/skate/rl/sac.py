@@ -200,7 +200,7 @@ def train(
 ) -> Run:
     """Train a policy with SAC for a number of steps. Settings of `SACOptions` can be given by name.
 
-    `evaluate_every` plays 20 episodes every so many steps; `stop_at` ends the run when their mean reaches it.
+    Every `evaluate_every` steps 20 episodes are played; `stop_at` ends the run when their mean reaches it.
 
     >>> run = train("Pendulum-v1", steps=20_000, seed=1, hidden=(256, 256))
     >>> action = run.policy.act(observation)
