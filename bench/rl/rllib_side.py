@@ -8,7 +8,7 @@ from typing import Any
 import tools
 
 
-def _quiet() -> None:
+def _quiet(cpus: int = 2) -> None:
     import logging
     import warnings
 
@@ -16,7 +16,7 @@ def _quiet() -> None:
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
 
 
 def _ppo(env: str, envs: int, **training: Any) -> Any:
@@ -127,7 +127,7 @@ def impala(env: str = "CartPole-v1", seconds: float = 30.0) -> dict[str, Any]:
     """IMPALA at its own settings, for some time after its first iteration."""
     from ray.rllib.algorithms.impala import IMPALAConfig
 
-    _quiet()
+    _quiet(cpus=8)  # its actors ask for more CPUs than there are, and wait for ever
     config = IMPALAConfig().environment(env).env_runners(num_env_runners=2, num_envs_per_env_runner=8)
     algorithm = config.debugging(log_level="ERROR").build_algo()
     algorithm.train()

@@ -119,7 +119,7 @@ def _curve(algorithm: str, env: str, steps: float, every: float, seeds: int = 5,
     return Row(name, text, {"skate": Cell("skate_side", "curve", task)}, "score", {}, seeds, True)
 
 
-def _es(name: str, env: str, aim: float | None, **task: Any) -> Row:
+def _es(name: str, env: str, aim: float | None, runs: int = 3, **task: Any) -> Row:
     return Row(
         name,
         f"evolution strategies on {env}, a policy of 64 x 64, steps/s",
@@ -129,6 +129,7 @@ def _es(name: str, env: str, aim: float | None, **task: Any) -> Row:
             "evotorch": Cell("evotorch_side", "es", {"env": env, **task}, "evotorch", runs=2),
         },
         aims={} if aim is None else {"evotorch": aim},
+        runs=runs,
         own={"busy": 0.95, "driver": -0.03},
     )
 
@@ -230,8 +231,8 @@ ROWS = {
         _algorithm("sac", "Pendulum-v1", -170, 2e4, {"learning_rate": 1e-3}),
         _algorithm("ppo", "catch", 0.95, 3e5, None, **OUR_CATCH),
         _algorithm("dqn", "catch", 0.95, 1e5, None),
-        _es("es_cartpole", "CartPole-v1", 3.0, episodes=400, generations=10),
-        _es("es_humanoid", "humanoid", None, episodes=1_000, generations=1),
+        _es("es_cartpole", "CartPole-v1", 3.0, episodes=2_000, generations=10),
+        _es("es_humanoid", "humanoid", None, runs=1, episodes=1_000, generations=1),
         Row(
             "es_tree",
             "results of episodes of one step that a second of the driver's CPU takes in, with and without the tree",
@@ -255,10 +256,11 @@ ROWS = {
             "impala",
             "IMPALA on CartPole, steps/s",
             {
-                "skate": Cell("skate_side", "impala"),
+                "skate": Cell("skate_side", "impala", {"lanes": 1, "envs": 32}),
                 "rllib": Cell("rllib_side", "impala", environment="rllib", runs=1),
             },
             aims={"rllib": 5.0},
+            own={"slower_side_busy": 0.95},
         ),
         _scaling(
             "table_4_cores",

@@ -10,7 +10,7 @@ from typing import Any
 import tools
 
 
-def pendulum(steps: int = 200_000, lanes: int = 2) -> dict[str, Any]:
+def pendulum(steps: int = 1_000_000, lanes: int = 2) -> dict[str, Any]:
     """Simulate without a policy in two lanes of one environment each."""
     from skate.rl import Simulators
 
@@ -146,7 +146,9 @@ def impala(env: str = "CartPole-v1", steps: int = 500_000, **settings: Any) -> d
         run = impala.train(env, steps, seed=1, path=os.path.join(folder, "run"), progress=False, **settings)
     rows = run.history[len(run.history) // 4 :]
     mean = {name: sum(row[name] for row in rows) / len(rows) for name in ("waiting", "busy", "lag")}
-    return {"steps_per_s": run.history[-1]["steps"] / run.history[-1]["seconds"], **mean}
+    slower = max(1 - mean["waiting"], mean["busy"])
+    rate = run.history[-1]["steps"] / run.history[-1]["seconds"]
+    return {"steps_per_s": rate, "slower_side_busy": slower, **mean}
 
 
 def es(env: str, episodes: int, generations: int, cores: int = 2, **settings: Any) -> dict[str, Any]:

@@ -193,10 +193,10 @@ class Part:
         self._began = time.perf_counter()
 
     def take(self, stream: Any) -> Any:
-        """Take the next block, and note how long that took."""
-        began = time.perf_counter()
+        """Take the next block, and note how long this thread slept until there was one."""
+        began, worked = time.perf_counter(), time.thread_time()
         block = next(stream)
-        self._waiting_s += time.perf_counter() - began
+        self._waiting_s += time.perf_counter() - began - (time.thread_time() - worked)
         return block
 
     def add(self, batch: Batch, version: int, losses: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from skate.rl.block import Block
 from skate.rl.env import Envs, Loop, blamed, make_envs
 from skate.rl.policy import Policy
 
-#: Rows that are drawn and allocated at once where the number of steps is not known.
+#: Steps that are simulated at once without a policy, and drawn at once where the number of steps is not known.
 CHUNK = 256
 #: Episodes that are played at the same time.
 PLAYERS_MAX = 64
@@ -163,10 +163,14 @@ class Lane:
         flags = np.zeros((2, steps, envs.count), bool)
         finals: list[tuple[int, int, np.ndarray]] = []
         for n in range(envs.count):
-            self._next[n], rewards[n], ends = envs.roll(n, self._next[n], acting.for_env(n), observations[n])
-            for t, terminated, truncated, final in ends:
-                flags[:, t, n] = terminated, truncated
-                finals.append((t, n, final))
+            actions = acting.for_env(n)
+            for start in range(0, steps, CHUNK):
+                part = slice(start, start + CHUNK)
+                rolled = envs.roll(n, self._next[n], actions[part], observations[n, part])
+                self._next[n], rewards[n, part], ends = rolled
+                for t, terminated, truncated, final in ends:
+                    flags[:, start + t, n] = terminated, truncated
+                    finals.append((start + t, n, final))
         observations, rewards = (np.ascontiguousarray(array.swapaxes(0, 1)) for array in (observations, rewards))
         real = np.ones((steps, envs.count), bool)
         finals.sort(key=lambda final: final[:2])
@@ -251,10 +255,10 @@ class _Random:
     def __call__(self, observations: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
         return self.drawn[t], self.drawn[t] + self._start
 
-    def for_env(self, n: int) -> list[Any]:
+    def for_env(self, n: int) -> list[Any] | np.ndarray:
         """Give the actions of one environment in the form that it takes."""
         actions = self.drawn[:, n] + self._start if np.any(self._start) else self.drawn[:, n]
-        return actions.tolist() if actions.ndim == 1 else list(actions)
+        return actions.tolist() if actions.ndim == 1 else actions
 
     def log_probs(self, actions: np.ndarray) -> np.ndarray:
         return np.zeros(actions.shape[:2], np.float32)
