@@ -18,7 +18,7 @@ REQUIREMENTS: dict[str, list[str]] = {
     "pool": ["numpy"],
     # Of the suite `rl`. A package that asks for any torch would bring gigabytes of it.
     "rl": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "box2d", "pygame", "mujoco", "imageio"],
-    "sb3": ["torch==2.13.*", "stable-baselines3", "box2d", "pygame", "mujoco", "imageio"],
+    "sb3": ["torch==2.13.*", "stable-baselines3", "box2d", "pygame", "mujoco", "imageio", "packaging"],
     "rllib": ["torch==2.13.*", "ray[rllib]", "box2d", "pygame", "mujoco", "imageio"],
     "mpi": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "mpi4py", "openmpi", "box2d", "pygame"],
     "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],

@@ -29,27 +29,30 @@ def _loop(name: str, steps: int, ready: Any, go: Any, seconds: Any) -> None:
     go.wait()
     began = time.perf_counter()
     # All at once: action_space.sample() would cost as much as a step does.
-    actions = rng.uniform(space.low, space.high, (steps, *space.shape)).astype(np.float32)
-    simulate(env, steps, list(actions))
+    if hasattr(space, "n"):
+        actions = rng.integers(space.n, size=steps).tolist()
+    else:
+        actions = list(rng.uniform(space.low, space.high, (steps, *space.shape)).astype(np.float32))
+    simulate(env, steps, actions)
     seconds.put(time.perf_counter() - began)
 
 
-def pendulum(steps: int = 1_000_000, processes: int = 2) -> dict[str, Any]:
-    """Two processes, each with a loop over one environment."""
+def loops(env: str = "Pendulum-v1", steps: int = 1_000_000, processes: int = 2) -> dict[str, Any]:
+    """Two processes, each with a loop over one environment and random actions."""
     ready, go, seconds = multiprocessing.Semaphore(0), multiprocessing.Event(), multiprocessing.Queue()
     share = steps // processes
-    arguments = ("Pendulum-v1", share, ready, go, seconds)
-    loops = [multiprocessing.Process(target=_loop, args=arguments) for _ in range(processes)]
-    for loop in loops:
+    arguments = (env, share, ready, go, seconds)
+    started = [multiprocessing.Process(target=_loop, args=arguments) for _ in range(processes)]
+    for loop in started:
         loop.start()
-    for _ in loops:
+    for _ in started:
         ready.acquire()
     began = time.perf_counter()
     go.set()
-    for _ in loops:
+    for _ in started:
         seconds.get()
     wall_s = time.perf_counter() - began
-    for loop in loops:
+    for loop in started:
         loop.join()
     return {"steps_per_s": share * processes / wall_s}
 
@@ -206,4 +209,4 @@ def es(env: str, episodes: int, generations: int, hidden: int = 64, processes: i
 
 
 if __name__ == "__main__":
-    tools.main({"pendulum": pendulum, "asynchronous": asynchronous, "ppo": ppo, "es": es})
+    tools.main({"loops": loops, "asynchronous": asynchronous, "ppo": ppo, "es": es})

@@ -125,7 +125,7 @@ def test_a_run_stays_as_it_was_if_it_is_resumed_with_options_that_cannot_be() ->
         ValueError, match=r"of another network(.|\n)*next: resume a run with the settings of its network"
     ):
         ppo.train(probe("both"), 512, resume=str(first.path), progress=False, hidden=(8,))
-    with pytest.raises(ValueError, match="lanes=0"):
+    with pytest.raises(ValueError, match="lanes is 0, and it must be at least 1"):
         ppo.train(probe("both"), 512, resume=str(first.path), progress=False, lanes=0)
     assert {file.name: file.read_bytes() for file in Path(first.path).iterdir()} == kept
     assert ppo.train(probe("both"), 512, resume=str(first.path), progress=False, lanes=2).options["lanes"] == 2

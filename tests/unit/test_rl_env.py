@@ -515,17 +515,48 @@ def test_a_step_that_raises_is_named_with_its_lane_and_line(acting: bool) -> Non
     [
         ("shape", r"observation of shape \(1, 3\), and its observation_space says \(3,\)"),
         ("reward", r"gave array\(\[.*\]\) as a reward, and that is one number"),
-        ("four", r"not enough values to unpack \(expected 5, got 4\)"),
+        (
+            "four",
+            r"expected 5, got 4\); step\(\) gives an observation, a reward, terminated, truncated and a dictionary",
+        ),
     ],
 )
 def test_a_step_that_returns_the_wrong_thing_says_which_and_where(how: str, said: str, acting: bool) -> None:
     lane = Lane(lambda: Breaks(how), 4, 2, 0, 0, 1)
     with pytest.raises(EnvError, match=rf"failed in lane 4: (?s:.*){said}") as caught:
         lane.run(policy_of(lane) if acting else None, 10)
-    where = (
-        "observation, reward, over, cut, _ = " if how == "four" else f"{__file__}:{Breaks.step.__code__.co_firstlineno}"
-    )
-    assert where in str(caught.value)
+    assert f"{__file__}:{Breaks.step.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_a_step_of_four_values_inside_a_wrapper_is_named_too() -> None:
+    lane = Lane(lambda: gymnasium.wrappers.TimeLimit(Breaks("four"), 5), 0, 1, 0, 0, 1)
+    with pytest.raises(EnvError, match="expected 5, got 4") as caught:
+        lane.run(None, 3)
+    assert f"{__file__}:{Breaks.step.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_a_reset_without_a_dictionary_is_named() -> None:
+    class Old(Scripted):
+        def reset(self, **arguments: Any) -> Any:
+            return super().reset(**arguments)[0]
+
+    with pytest.raises(EnvError, match=r"gave an array of shape \(3,\) from reset\(\), which gives") as caught:
+        Lane(Old, 0, 1, 0, 0, 1)
+    assert f"its reset() is in {__file__}:{Old.reset.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_an_observation_that_is_used_again_is_copied() -> None:
+    class Reuses(Scripted):
+        shown = np.zeros(3, np.float32)
+
+        def step(self, action: Any) -> Any:
+            observation, *rest = super().step(action)
+            self.shown[:] = observation
+            return self.shown, *rest
+
+    plain, reused = (Lane(kind, 0, 1, 0, 0, 1).run(None, 700) for kind in (Scripted, Reuses))
+    assert (plain.observations == reused.observations).all()
+    assert (plain.bootstrap == reused.bootstrap).all()
 
 
 def test_a_vector_of_the_wrong_shape_says_so() -> None:
@@ -535,8 +566,9 @@ def test_a_vector_of_the_wrong_shape_says_so() -> None:
             return seen[:, :2], *rest
 
     lane = Lane(lambda: Wrong(2, AutoresetMode.NEXT_STEP), 0, 2, 0, 0, 1)
-    with pytest.raises(EnvError, match=r"observations of shape \(2, 2\); its spaces say \(2, 3\)"):
+    with pytest.raises(EnvError, match=r"observations of shape \(2, 2\); its spaces say \(2, 3\)") as caught:
         lane.run(None, 3)
+    assert f"{__file__}:{Wrong.step.__code__.co_firstlineno}" in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -369,9 +369,26 @@ def test_a_file_without_all_weights_is_refused(tmp_path: Path) -> None:
         {name: array for name, array in policy.weights.items() if name != "head.bias"},
         {**policy.weights, "head.bias": np.zeros(17, np.float32)},
     ):
-        file = policy.with_weights(weights).save(tmp_path / "odd.safetensors")
-        with pytest.raises(ValueError, match=r"odd.safetensors does not have the weights .*: head.bias\.$"):
+        with pytest.raises(ValueError, match=r"^the new weights are not those .*: head.bias\.$"):
+            policy.with_weights(weights)
+        file = replace(policy, weights=weights).save(tmp_path / "odd.safetensors")
+        with pytest.raises(ValueError, match=r"odd.safetensors are not those .*: head.bias\.$"):
             Policy.load(file)
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skate.rl.policy.FORMAT", 2)
+    file = made(*CASES[0]).save(tmp_path / "later.safetensors")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="has the format 2, and this version of Skate reads 1"):
+        Policy.load(file)
+
+
+def test_images_that_are_too_small_for_convolutions_have_none() -> None:
+    for side in (1, 3, 4, 5, 8):
+        policy = Policy.create(spaces.Box(0, 255, (side, side, 3), np.uint8), spaces.Discrete(2))
+        assert bool(policy.network.convolutions) == (side >= 5)
+        assert policy.act(np.zeros((side, side, 3), np.uint8)) in (0, 1)
 
 
 @pytest.mark.parametrize(("head", "space"), CASES)
@@ -423,11 +440,11 @@ def test_what_is_no_policy_says_what_it_is(tmp_path: Path) -> None:
         Policy.load(tmp_path / "other.safetensors")
     for data in (b"", b"PK\x03\x04 is a zip file, as those of torch are", b"\xff" * 100):
         (tmp_path / FILE).write_bytes(data)
-        with pytest.raises(ValueError, match=r"policy\.safetensors is not a file of Policy\.save"):
+        with pytest.raises(ValueError, match=r"policy\.safetensors is not a file of safetensors, or not all of one"):
             Policy.load(tmp_path)
     whole = made("discrete").save(tmp_path).read_bytes()
     (tmp_path / FILE).write_bytes(whole[:-10])
-    with pytest.raises(ValueError, match=r"policy\.safetensors is not a file of Policy\.save"):
+    with pytest.raises(ValueError, match=r"policy\.safetensors is not a file of safetensors, or not all of one"):
         Policy.load(tmp_path)
 
 
@@ -448,5 +465,39 @@ def test_a_network_that_cannot_be_says_why(arguments: dict[str, Any], said: str)
 
 @pytest.mark.parametrize("side", [1, 2, 3])
 def test_images_too_small_for_the_convolutions_say_so(side: int) -> None:
+    space = spaces.Box(0, 255, (side, side, 1), np.uint8)
     with pytest.raises(ValueError, match="too small"):
-        Policy.create(spaces.Box(0, 255, (side, side, 1), np.uint8), spaces.Discrete(2))
+        Policy.create(space, spaces.Discrete(2), convolutions=((16, 3, 1), (32, 3, 2)))
+
+
+@pytest.mark.parametrize("entropy", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(4), spaces.MultiDiscrete([3, 2, 4]), spaces.Box(-1, 1, (3,), np.float32)]
+)
+def test_slopes_are_what_torch_derives(space: Any, entropy: float) -> None:
+    rng = np.random.default_rng(3)
+    policy = Policy.create(VECTOR, space, log_std=-0.5)
+    outputs = torch.from_numpy(rng.standard_normal((50, policy.network.outputs))).requires_grad_()
+    log_std = torch.tensor(policy.weights["log_std"], dtype=torch.float64) if "log_std" in policy.weights else None
+    if log_std is not None:
+        log_std.requires_grad_()
+    actions = torch.from_numpy(np.array([space.sample() for _ in range(50)]))
+    weights = torch.from_numpy(rng.standard_normal(50))
+    chances = torch_policy.Distribution(policy.network, outputs, log_std)
+    objective = (weights * chances.log_prob(actions)).sum() + entropy * chances.entropy().sum()
+    leaves = [outputs] if log_std is None else [outputs, log_std]
+    derived = torch.autograd.grad(objective, leaves)
+    with torch.no_grad():
+        written = chances.slopes(actions, weights, entropy)
+    for one, other in zip(derived, written, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_tanh_has_the_bits_of_numpy_and_the_slope_of_torch() -> None:
+    x = torch.linspace(-12, 12, 4_001, requires_grad=True)
+    y = torch_policy.Tanh.apply(x)
+    assert y.detach().numpy().tobytes() == np.tanh(x.detach().numpy()).tobytes()
+    y.square().sum().backward()
+    other = x.detach().clone().requires_grad_()
+    torch.tanh(other).square().sum().backward()
+    torch.testing.assert_close(x.grad, other.grad)

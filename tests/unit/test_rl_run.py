@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,14 @@ import numpy as np
 import pytest
 
 from skate.rl import callbacks, progress
+from skate.rl.dqn import DQNOptions
+from skate.rl.es import ESOptions
+from skate.rl.impala import IMPALAOptions
 from skate.rl.options import choose, from_json, parse, setting
 from skate.rl.policy import Policy
+from skate.rl.ppo import PPOOptions
 from skate.rl.run import NEXT_POLICY, Run
+from skate.rl.sac import SACOptions
 from skate.rl.simulate import Score
 from waiting import wait_for
 
@@ -321,7 +327,7 @@ def test_the_policy_of_a_resumed_run_is_that_of_its_checkpoint(monkeypatch: pyte
     """The process ends between the files of a checkpoint: before the state is there, and before the policy is."""
 
     really = os.replace
-    for stop, version in ((".checkpoint.safetensors.new", 1), (NEXT_POLICY, 2)):
+    for stop, version in ((f".checkpoint.safetensors.{os.getpid()}.new", 1), (NEXT_POLICY, 2)):
 
         def dies(source: Path, target: Path, stop: str = stop) -> None:
             if source.name == stop:
@@ -339,6 +345,81 @@ def test_the_policy_of_a_resumed_run_is_that_of_its_checkpoint(monkeypatch: pyte
             assert made.state == {"tensors": {}, "meta": {"n": version}}
             assert made.policy.weights["head.bias"][0] == version
             assert made.steps == 100 * version
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"steps": 0}, "steps is 0, and it must be a number, at least 1."),
+        ({"steps": "many"}, "steps is 'many', and it must be a number, at least 1."),
+        ({"steps": float("nan")}, "steps is nan, and it must be a number, at least 1."),
+        ({"steps": float("inf")}, "steps is inf, and it must be a number, at least 1."),
+        ({"seed": -1}, "seed is -1, and it must be a number, at least 0."),
+        ({"seed": None}, "seed is None, and it must be a number, at least 0."),
+        ({"evaluate_every": -5}, "evaluate_every is -5, and it must be a number, at least 0."),
+    ],
+)
+def test_arguments_that_cannot_be_make_no_folder(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        begin(**arguments)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        (
+            "options.json",
+            b'{"algorithm": "p',
+            r"options.json cannot be read: .* Something other than Skate has changed it",
+        ),
+        ("options.json", b"[]", "options.json does not describe a run: its text is no object"),
+        ("options.json", b'{"algorithm": "ppo"}', "options.json does not describe a run: it lacks env, options, seed"),
+        ("checkpoint.safetensors", b"half", "checkpoint.safetensors is not a file of safetensors, or not all of one"),
+    ],
+)
+def test_a_damaged_file_is_named(file: str, content: bytes, text: str) -> None:
+    made = train(begin())
+    (made.path / file).write_bytes(content)
+    with pytest.raises(ValueError, match=text), begin(resume=made.path):
+        pass
+
+
+def test_the_file_of_a_policy_is_no_checkpoint() -> None:
+    made = train(begin())
+    made.policy.save(made.path / "checkpoint.safetensors")
+    with pytest.raises(ValueError, match="is not a checkpoint of a run"), begin(resume=made.path):
+        pass
+
+
+def test_files_of_a_run_can_be_read_by_those_who_may_read_others() -> None:
+    made = train(begin())
+    modes = {file.name: file.stat().st_mode for file in made.path.iterdir()}
+    assert len(set(modes.values())) == 1, modes
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"learning_rate": -1.0}, "learning_rate is -1.0, and it must be above 0."),
+        ({"learning_rate": float("nan")}, "learning_rate is nan, and it must be above 0."),
+        ({"minibatch": 1}, "minibatch is 1, and it must be at least 2."),
+        ({"epochs": 0}, "epochs is 0, and it must be at least 1."),
+        ({"gamma": 2.0}, "gamma is 2.0, and it must be at least 0 and at most 1."),
+        ({"hidden": (64, 0)}, "hidden is (64, 0), and it must be at least 1."),
+        ({"log_std": float("nan")}, "log_std is nan, and it must be a number."),
+    ],
+)
+def test_settings_have_limits(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"PPOOptions.{text}")):
+        choose(PPOOptions, None, settings)
+    with pytest.raises(ValueError, match=re.escape(f"PPOOptions.{text}")):
+        choose(PPOOptions, PPOOptions(**settings), {})
+
+
+@pytest.mark.parametrize("kind", [PPOOptions, IMPALAOptions, DQNOptions, SACOptions, ESOptions])
+def test_defaults_are_within_the_limits(kind: Any) -> None:
+    assert choose(kind, None, {}) == kind()
 
 
 PROGRAM = """

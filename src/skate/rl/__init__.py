@@ -44,7 +44,7 @@ _HOMES = {
 }
 
 #: Packages of the extra `rl` that modules of this library import.
-_EXTRA = {"gymnasium", "matplotlib", "numpy", "rich", "safetensors", "threadpoolctl", "torch"}
+EXTRA = {"gymnasium", "matplotlib", "numpy", "rich", "safetensors", "threadpoolctl", "torch"}
 
 __all__ = [
     "Batch",
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"skate.rl.{_HOMES.get(name, name)}")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
+        if error.name is None or error.name.partition(".")[0] not in EXTRA:
             raise
         raise ImportError(
             f"skate.rl.{name} needs the package {error.name}, which is not installed.\n  next: pip install 'skate[rl]'",

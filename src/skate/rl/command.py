@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from skate import rl
 from skate.cli.parser import Parser
 from skate.cli.trouble import Trouble
 from skate.rl import options as option_fields
@@ -55,6 +56,12 @@ def main(words: Sequence[str]) -> int:
         return code
     except Trouble:
         raise
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in rl.EXTRA:
+            raise
+        raise Trouble(
+            f"skate rl needs the package {error.name}, which is not installed.", "pip install 'skate[rl]'."
+        ) from None
     except Exception as error:
         if not is_deliberate(error):
             raise
@@ -121,8 +128,6 @@ def _check_word(parser: Parser, kind: str, words: Sequence[str], known: dict[str
 
 
 def _add_train(parser: Parser, algorithm: str) -> None:
-    from skate import rl
-
     function = getattr(rl, algorithm).train
     kind = next(kind for kind in option_fields.alternatives(get_type_hints(function)["options"]) if kind is not None)
     steps = inspect.signature(function).parameters["steps"].default
@@ -195,8 +200,6 @@ def _train(function: Callable[..., Any], names: Sequence[str], options: argparse
 
 
 def _eval(options: argparse.Namespace) -> int:
-    from skate import rl
-
     policy, env = _found(options)
     print(rl.evaluate(policy, env, episodes=options.episodes, seed=options.seed))
     return 0
@@ -204,8 +207,6 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _found(options: argparse.Namespace) -> tuple[Any, str]:
     """The policy of a run, and its environment."""
-    from skate import rl
-
     env = options.env or option_fields.stored(options.folder)["env"]
     _check_env(env)
     return rl.Policy.load(options.folder), env

@@ -20,7 +20,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 import numpy as np
@@ -91,14 +91,21 @@ class Loop(Envs):
 
     def reset_one(self, i: int, seed: int | None = None) -> np.ndarray:
         """Begin an episode in one environment."""
-        return self._checked(i, self.envs[i].reset(seed=seed)[0])
+        begun = self.envs[i].reset(seed=seed)
+        if not (isinstance(begun, tuple) and len(begun) == 2):
+            gave = f"environment {i} gave {_short(begun)} from reset(), which gives an observation and a dictionary"
+            raise ValueError(f"{gave}.{_where(self.envs[i], 'reset')}")
+        return self._checked(i, begun[0], "reset")
 
     def step(self, actions: np.ndarray) -> Step:
         observations = np.empty((self.count, *self.shape), self.dtype)
         rewards, terminated, truncated, finals = [], [], [], {}
         shape = self.shape
         for i, action in enumerate(actions if actions.ndim > 1 else actions.tolist()):
-            observation, reward, over, cut, _ = self._steps[i](action)
+            try:
+                observation, reward, over, cut, _ = self._steps[i](action)
+            except (TypeError, ValueError) as error:
+                raise_named(self.envs[i], error)
             # Assigning would broadcast an observation of another shape, and change one of another kind, without a word.
             if not self._flat or getattr(observation, "shape", None) != shape or observation.dtype != self.dtype:
                 observation = self._checked(i, observation)
@@ -128,7 +135,10 @@ class Loop(Envs):
         seen: list[bytes] = []
         for action in actions:
             seen.append(observation.tobytes())
-            observation, reward, over, cut, _ = step(action)
+            try:
+                observation, reward, over, cut, _ = step(action)
+            except (TypeError, ValueError) as error:
+                raise_named(self.envs[i], error)
             if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
                 observation = self._checked(i, observation).astype(dtype, copy=False)
             rewards.append(reward)
@@ -142,7 +152,7 @@ class Loop(Envs):
         for env in self.envs:
             env.close()
 
-    def _checked(self, i: int, observation: Any) -> np.ndarray:
+    def _checked(self, i: int, observation: Any, method: str = "step") -> np.ndarray:
         problem, flat = "", np.empty(0)
         try:
             flat = np.asarray(observation) if self._flat else spaces.flatten_one(self.observation, observation)
@@ -155,7 +165,8 @@ class Loop(Envs):
         except (ValueError, IndexError, KeyError, TypeError) as error:
             problem = f"that is not in its observation_space ({error!r})"
         if problem:
-            raise ValueError(f"environment {i} gave an observation {problem}.{self._where(i)}") from None
+            where = _where(self.envs[i], method)
+            raise ValueError(f"environment {i} gave an observation {problem}.{where}") from None
         return flat
 
     def _numbers(self, rewards: list[Any], i: int | None = None) -> np.ndarray:
@@ -168,11 +179,7 @@ class Loop(Envs):
         odd = next((k for k, reward in enumerate(rewards) if np.ndim(reward)), 0)
         which = odd if i is None else i
         said = f"{rewards[odd]!r} as a reward, and that is one number"
-        raise ValueError(f"environment {which} gave {said}.{self._where(which)}")
-
-    def _where(self, i: int) -> str:
-        code = getattr(self.envs[i].unwrapped.step, "__code__", None)
-        return f"\n  its step() is in {code.co_filename}:{code.co_firstlineno}" if code else ""
+        raise ValueError(f"environment {which} gave {said}.{_where(self.envs[which], 'step')}")
 
 
 class Vector(Envs):
@@ -201,14 +208,20 @@ class Vector(Envs):
         return self._checked(self.env.reset(seed=taken if self._seeds_taken > 1 else taken[0])[0])
 
     def step(self, actions: np.ndarray) -> Step:
-        raw, rewards, terminated, truncated, info = self.env.step(actions)
+        try:
+            raw, rewards, terminated, truncated, info = self.env.step(actions)
+        except (TypeError, ValueError) as error:
+            raise_named(self.env, error)
         observations = self._checked(raw)
         # Copies: the next step may use the same arrays again.
         rewards, terminated = np.array(rewards, np.float32), np.array(terminated, bool)
         truncated = np.array(truncated, bool)
         if not rewards.shape == terminated.shape == truncated.shape == (self.count,):
             shapes = rewards.shape, terminated.shape, truncated.shape
-            raise ValueError(f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).")
+            where = _where(self.env, "step")
+            raise ValueError(
+                f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).{where}"
+            )
         ended = terminated | truncated
         finals: dict[int, np.ndarray] = {}
         real = self._all_real
@@ -243,12 +256,12 @@ class Vector(Envs):
         if flat.shape != (self.count, *self.shape):
             raise ValueError(
                 f"the vector environment gave observations of shape {flat.shape}; "
-                f"its spaces say {(self.count, *self.shape)}."
+                f"its spaces say {(self.count, *self.shape)}.{_where(self.env, 'step')}"
             )
         if not spaces.fits(flat, self.dtype):
             raise ValueError(
                 f"the vector environment gave observations of {flat.dtype} with values that {self.dtype}, which its "
-                "spaces say, cannot hold."
+                f"spaces say, cannot hold.{_where(self.env, 'step')}"
             )
         return flat
 
@@ -314,6 +327,29 @@ def blamed(env: Any, lane: int) -> Iterator[None]:
         text = f"{name_of(env)} failed in lane {lane}: {type(error).__name__}: {error}"
         text += "\n" + "".join(traceback.format_list(outside or frames[-1:])).rstrip()
         raise EnvError(text) from error
+
+
+def raise_named(env: Any, error: Exception) -> NoReturn:
+    """Raise an error of a step; with the place of the environment's own `step` if the traceback does not show it.
+
+    It does not if a step gives too few values: whatever unpacks them fails then.
+    """
+    code = getattr(getattr(env, "unwrapped", env).step, "__code__", None)
+    shown = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    if code is None or code.co_filename in shown:
+        raise error
+    gives = "step() gives an observation, a reward, terminated, truncated and a dictionary"
+    raise ValueError(f"{error}; {gives}.{_where(env, 'step')}") from error
+
+
+def _where(env: Any, method: str) -> str:
+    code = getattr(getattr(getattr(env, "unwrapped", env), method), "__code__", None)
+    return f"\n  its {method}() is in {code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def _short(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"an array of shape {shape}" if shape is not None else f"a {type(value).__name__}"
 
 
 def find_spec(name: str) -> Any:

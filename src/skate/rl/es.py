@@ -32,7 +32,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -52,17 +52,17 @@ SINGLE_ENVS_MAX = 8
 class ESOptions:
     """Settings of evolution strategies. The defaults suit small control problems."""
 
-    directions: int = setting(64, "directions in an iteration, with two episodes each")
-    sigma: float = setting(0.1, "how far weights are moved along a direction")
-    learning_rate: float = setting(0.05, "step size of Adam")
-    weight_decay: float = setting(0.0, "how strongly weights are pulled to zero")
-    hidden: tuple[int, ...] = setting((32, 32), "sizes of the hidden layers")
-    activation: str = setting("tanh", "tanh or relu")
+    directions: int = setting(64, "directions in an iteration, with two episodes each", least=1)
+    sigma: float = setting(0.1, "how far weights are moved along a direction", above=0)
+    learning_rate: float = setting(0.05, "step size of Adam", above=0)
+    weight_decay: float = setting(0.0, "how strongly weights are pulled to zero", least=0)
+    hidden: tuple[int, ...] = setting((32, 32), "sizes of the hidden layers", least=1)
+    activation: Literal["tanh", "relu"] = setting("tanh", "tanh or relu")
     normalise: bool = setting(False, "scale observations by their mean and deviation")
-    noise: int = setting(4_000_000, "numbers in the table of noise")
-    tree: int = setting(2, "aggregators between the driver and the tasks; 0: the driver does their work")
-    chunk: int = setting(32, "directions in a task at most; fewer in the last ones of an iteration")
-    envs: int = setting(64, "environments side by side in a task; 8 at most if they do not come as a vector")
+    noise: int = setting(4_000_000, "numbers in the table of noise", least=2)
+    tree: int = setting(2, "aggregators between the driver and the tasks; 0: the driver does their work", least=0)
+    chunk: int = setting(32, "directions in a task at most; fewer in the last ones of an iteration", least=1)
+    envs: int = setting(64, "environments side by side in a task; 8 at most if they do not come as a vector", least=1)
 
 
 class Played(NamedTuple):
@@ -234,9 +234,9 @@ class Strategy:
         self._mean, self._square = np.zeros_like(self._weights), np.zeros_like(self._weights)
         self._moments = np.zeros(0 if policy.normaliser is None else (3, *policy.normaliser.mean.shape))
         count, shares, largest, size = options.directions, max(options.tree, 1), options.chunk, self._weights.size
-        if min(count, largest, options.envs) < 1 or not 0 <= options.tree <= count or options.noise < 2 * size:
-            limits = f"directions, chunk and envs are at least 1, tree at most {count}, noise at least {2 * size}"
-            raise ValueError(f"{options} cannot be: {limits}.")
+        if options.tree > count or options.noise < 2 * size:
+            limits = f"tree is at most {count}, the number of directions, and noise at least {2 * size:,}"
+            raise ValueError(f"tree={options.tree} with noise={options.noise:,} cannot be: {limits}.")
         self._shares = [(count * i // shares, count * (i + 1) // shares) for i in range(shares)]
         split = [list(chunks(*share, largest, 1 if single else largest)) for share in self._shares]
         envs = min(options.envs, 2 * largest, SINGLE_ENVS_MAX if single else options.envs)

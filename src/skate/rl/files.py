@@ -24,7 +24,8 @@ def new_folder(path: str | os.PathLike[str] | None, algorithm: str, env: str) ->
         if (folder / "options.json").exists():
             raise FileExistsError(
                 f"{folder} has a run in it already, and a run is never overwritten.\n"
-                f"  next: resume={str(folder)!r} goes on with it; another path= begins a new one."
+                f"  next: resume={str(folder)!r} (--resume {folder}) goes on with it;\n"
+                "        another path= (--path) begins a new one."
             )
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -40,7 +41,7 @@ def new_folder(path: str | os.PathLike[str] | None, algorithm: str, env: str) ->
 @contextlib.contextmanager
 def beside(file: Path) -> Iterator[Path]:
     """Where to write a file, so that a reader finds the old or the new one, also after a crash."""
-    new = file.with_name(f".{file.name}.new")
+    new = file.with_name(f".{file.name}.{os.getpid()}.new")
     yield new
     sync(new)
     os.replace(new, file)
@@ -64,20 +65,26 @@ def write(file: Path, data: bytes) -> None:
 
 def write_tensors(file: Path, tensors: Mapping[str, Any], texts: Mapping[str, Any]) -> None:
     """Write arrays, and texts as JSON, to a safetensors file in one step."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    with beside(file) as new:
-        save_file(arrays, new, {name: json.dumps(text) for name, text in texts.items()})
+    write(file, save(arrays, {name: json.dumps(text) for name, text in texts.items()}))
 
 
 def read_tensors(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `write_tensors` has written."""
-    from safetensors import safe_open
+    """Read what `write_tensors` has written. Texts of other programs, which are not JSON, are given as they are."""
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(file, framework="numpy") as opened:
-        texts = {name: json.loads(text) for name, text in (opened.metadata() or {}).items()}
-        return {name: opened.get_tensor(name) for name in opened.keys()}, texts  # noqa: SIM118
+    texts: dict[str, Any] = {}
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            for name, text in (opened.metadata() or {}).items():
+                texts[name] = text
+                with contextlib.suppress(ValueError):
+                    texts[name] = json.loads(text)
+            return {name: opened.get_tensor(name) for name in opened.keys()}, texts  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a file of safetensors, or not all of one: {error}.") from None
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,27 +44,27 @@ from skate.rl.scaling import RewardScale
 class IMPALAOptions:
     """Settings of IMPALA."""
 
-    lanes: int = setting(2, "actors that simulate")
-    envs: int = setting(16, "environments in each lane")
-    unroll: int = setting(32, "steps of every environment in a block")
-    ahead: int = setting(2, "blocks that each lane has to do; more lag, less waiting")
-    blocks: int = setting(1, "blocks in a gradient step")
-    learning_rate: float = setting(1e-3, "step size of Adam at the beginning")
+    lanes: int = setting(2, "actors that simulate", least=1)
+    envs: int = setting(16, "environments in each lane", least=1)
+    unroll: int = setting(32, "steps of every environment in a block", least=1)
+    ahead: int = setting(2, "blocks that each lane has to do; more lag, less waiting", least=1)
+    blocks: int = setting(1, "blocks in a gradient step", least=1)
+    learning_rate: float = setting(1e-3, "step size of Adam at the beginning", above=0)
     anneal: bool = setting(True, "the step size falls linearly to zero at the last step")
-    gamma: float = setting(0.99, "discount of rewards a step")
-    lam: float = setting(1.0, "weight of long returns in V-trace (lambda)")
-    rho_max: float = setting(1.0, "largest importance weight of a temporal difference")
-    c_max: float = setting(1.0, "largest importance weight that is carried back")
-    entropy: float = setting(0.01, "weight of the entropy")
-    value: float = setting(0.5, "weight of the value's error")
-    gradient_norm: float = setting(0.5, "largest norm of a gradient")
-    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
-    activation: str = setting("tanh", "tanh or relu")
+    gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
+    lam: float = setting(1.0, "weight of long returns in V-trace (lambda)", least=0, most=1)
+    rho_max: float = setting(1.0, "largest importance weight of a temporal difference", above=0)
+    c_max: float = setting(1.0, "largest importance weight that is carried back", above=0)
+    entropy: float = setting(0.01, "weight of the entropy", least=0)
+    value: float = setting(0.5, "weight of the value's error", least=0)
+    gradient_norm: float = setting(0.5, "largest norm of a gradient", above=0)
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
+    activation: Literal["tanh", "relu"] = setting("tanh", "tanh or relu")
     log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
     normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
     scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
-    threads: int = setting(1, "threads of the learner; sums depend on it")
-    report: int = setting(20, "gradient steps in a row of the history")
+    threads: int = setting(1, "threads of the learner; sums depend on it", least=1)
+    report: int = setting(20, "gradient steps in a row of the history", least=1)
 
 
 class Learner:

@@ -2,10 +2,10 @@
 
     @dataclass(frozen=True)
     class PPOOptions:
-        learning_rate: float = setting(3e-4, "step size of Adam")
-        hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
+        learning_rate: float = setting(3e-4, "step size of Adam", above=0)
+        hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
 
-A setting is a bool, int, float, str, Literal, a tuple of one of these, or one of these or None.
+A setting is a bool, int, float, str, Literal, a tuple of one of these, or one of these or None. Numbers have limits.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
+import operator
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
+_HOLDS: dict[str, Callable[[float, float], bool]] = {
+    "above": operator.gt,
+    "at least": operator.ge,
+    "at most": operator.le,
+}
 
-def setting(default: T, text: str) -> T:
-    """A field of an options dataclass: its default, and what it does in a few words, which `--help` shows."""
-    found: T = dataclasses.field(default=default, metadata={"help": text})
+
+def setting(
+    default: T, text: str, *, above: float | None = None, least: float | None = None, most: float | None = None
+) -> T:
+    """A field of an options dataclass: its default, what it does in a few words for `--help`, and its limits."""
+    limits = {"above": above, "at least": least, "at most": most}
+    found: T = dataclasses.field(default=default, metadata={"help": text, "limits": limits})
     return found
 
 
@@ -56,19 +67,39 @@ def choose(kind: type[T], options: T | None, settings: Mapping[str, Any], resume
     elif not isinstance(options, kind):
         raise TypeError(f"options is a {type(options).__name__}, and it must be a {kind.__name__}.")
     checked = {name: check(f"{kind.__name__}.{name}", known[name], value) for name, value in settings.items()}
-    return dataclasses.replace(options, **checked)  # type: ignore[type-var]
+    chosen = dataclasses.replace(options, **checked)  # type: ignore[type-var]
+    check_limits(chosen)
+    return chosen
+
+
+def check_limits(options: Any) -> None:
+    """Raise ValueError if a number is outside the limits of its setting, or is not a number (NaN)."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        limits = {words: limit for words, limit in field.metadata.get("limits", {}).items() if limit is not None}
+        for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, (int, float)) or isinstance(number, bool):
+                continue
+            if math.isnan(number) or not all(_HOLDS[words](number, limit) for words, limit in limits.items()):
+                wanted = " and ".join(f"{words} {limit}" for words, limit in limits.items()) or "a number"
+                raise ValueError(f"{type(options).__name__}.{field.name} is {value!r}, and it must be {wanted}.")
 
 
 def stored(path: Any) -> dict[str, Any]:
     """What the folder of a run says about it (`options.json`)."""
     file = Path(path) / "options.json"
     try:
-        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        about: Any = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
             f"{path} is not the folder of a run: it has no options.json.\n"
             "  next: name a folder that train() made, such as runs/ppo-CartPole-v1-1."
         ) from None
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}. Something other than Skate has changed it.") from None
+    if not isinstance(about, dict) or (missing := {"algorithm", "env", "options", "seed", "steps"} - about.keys()):
+        named = "its text is no object" if not isinstance(about, dict) else f"it lacks {', '.join(sorted(missing))}"
+        raise ValueError(f"{file} does not describe a run: {named}.")
     return about
 
 

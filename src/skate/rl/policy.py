@@ -10,7 +10,6 @@ and deviations that depend on the observation, `q` for Discrete by the largest v
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from skate.rl import spaces
+from skate.rl import files, spaces
 
 #: A convolution: filters, size of the kernel, stride.
 Conv = tuple[int, int, int]
@@ -29,6 +28,8 @@ SMALL_IMAGES: tuple[Conv, ...] = ((16, 3, 1), (32, 3, 2))
 LARGE_IMAGES: tuple[Conv, ...] = ((16, 8, 4), (32, 4, 2))
 LOG_STD_RANGE = (-20.0, 2.0)
 FILE = "policy.safetensors"
+#: Of files of policies.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -142,15 +143,16 @@ class Policy:
     ) -> Policy:
         """Make a policy for an environment, with orthogonal random weights that follow from the seed.
 
-        Images (uint8 with two or three axes) get convolutions, small ones for small images; everything else is a
-        multi-layer perceptron.
+        Images (uint8 with two or three axes, at least 5 x 5) get convolutions, small ones for small images; everything
+        else is a multi-layer perceptron.
         """
         observation = _described(observation_space, spaces.describe)
         action = _described(action_space, spaces.describe_action)
         shape, dtype = spaces.shape_and_dtype(observation)
         is_image = dtype == np.uint8 and len(shape) in (2, 3)
         if convolutions is None:
-            convolutions = () if not is_image else LARGE_IMAGES if min(sorted(shape)[-2:]) >= 36 else SMALL_IMAGES
+            side = min(sorted(shape)[-2:]) if is_image else 0
+            convolutions = LARGE_IMAGES if side >= 36 else SMALL_IMAGES if side >= 5 else ()
         network = Network(
             observation,
             action,
@@ -298,7 +300,9 @@ class Policy:
         """Actions in the form that the environment takes: within the bounds of a box, counted from its start."""
         action = self.network.action
         if action["kind"] != "box":
-            return actions + np.asarray(action["start"]) if np.any(action["start"]) else actions
+            start = action["start"]
+            shifted = any(start) if isinstance(start, list) else start
+            return actions + np.asarray(start) if shifted else actions
         low = np.array(action["low"], action["dtype"]).reshape(action["shape"])
         high = np.array(action["high"], action["dtype"]).reshape(action["shape"])
         if self.network.head == "squashed":
@@ -307,6 +311,7 @@ class Policy:
 
     def with_weights(self, weights: dict[str, np.ndarray], normaliser: Normaliser | None = None) -> Policy:
         """Make the next version of this policy, with other weights."""
+        _check_weights("the new weights", {name: array.shape for name, array in self.weights.items()}, weights)
         return replace(self, weights=weights, normaliser=normaliser or self.normaliser, version=self.version + 1)
 
     def for_envs(self, indices: slice) -> Policy:
@@ -317,44 +322,33 @@ class Policy:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the policy to a file, or to `policy.safetensors` in a folder. A reader never finds half of one."""
-        from safetensors.numpy import save
-
         file = _file(path)
-        tensors = {f"weights.{name}": np.ascontiguousarray(array) for name, array in self.weights.items()}
-        about: dict[str, Any] = {"network": asdict(self.network), "version": self.version, "format": 1}
+        tensors = {f"weights.{name}": array for name, array in self.weights.items()}
+        about: dict[str, Any] = {"network": asdict(self.network), "version": self.version, "format": FORMAT}
         if self.normaliser is not None:
             tensors |= {"normaliser.mean": self.normaliser.mean, "normaliser.variance": self.normaliser.variance}
             about["normaliser"] = {"count": self.normaliser.count, "clip": self.normaliser.clip}
-        beside = file.with_name(f".{file.name}.{os.getpid()}")
         file.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as out:
-            out.write(save(tensors, {"policy": json.dumps(about)}))
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(beside, file)
+        files.write_tensors(file, tensors, {"policy": about})
         return file
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy from its file, or from the folder of a run."""
-        from safetensors import SafetensorError, safe_open
-
         file = _file(path)
         if not file.is_file():
             raise FileNotFoundError(
                 f"no policy at {file}. A run writes it with its first checkpoint; Policy.save does."
             )
-        try:
-            reading = safe_open(file, framework="numpy")
-        except SafetensorError as error:
-            raise ValueError(f"{file} is not a file of Policy.save, or not all of one: {error}.") from None
-        with reading as opened:
-            about = json.loads((opened.metadata() or {}).get("policy", "null"))
-            if about is None:
-                raise ValueError(
-                    f"{file} has tensors but no description of a policy: it was not written by Policy.save."
-                )
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dictionary
+        tensors, texts = files.read_tensors(file)
+        about = texts.get("policy")
+        if not isinstance(about, dict) or "network" not in about:
+            raise ValueError(f"{file} has tensors but no description of a policy: it was not written by Policy.save.")
+        if about["format"] != FORMAT:
+            raise ValueError(
+                f"{file} has the format {about['format']}, and this version of Skate reads {FORMAT}.\n"
+                "  next: use the version of Skate that wrote it."
+            )
         described = about["network"]
         described["hidden"] = tuple(described["hidden"])
         described["convolutions"] = tuple(tuple(conv) for conv in described["convolutions"])
@@ -426,11 +420,15 @@ def _in_order(network: Network, weights: dict[str, np.ndarray], file: Path) -> d
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     if network.head == "gaussian":
         shapes["log_std"] = (network.outputs,)
+    _check_weights(f"the weights in {file}", shapes, weights)
+    return {name: weights[name] for name in shapes}
+
+
+def _check_weights(what: str, shapes: dict[str, tuple[int, ...]], weights: dict[str, np.ndarray]) -> None:
     found = {name: array.shape for name, array in weights.items()}
     if found != shapes:
         odd = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
-        raise ValueError(f"{file} does not have the weights that its description asks for: {', '.join(odd)}.")
-    return {name: weights[name] for name in shapes}
+        raise ValueError(f"{what} are not those that the policy's description asks for: {', '.join(odd)}.")
 
 
 def _described(space: Any, describe: Any) -> spaces.Description:

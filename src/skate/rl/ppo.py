@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,26 +42,26 @@ from skate.rl.simulate import Simulators
 class PPOOptions:
     """Settings of PPO. The defaults solve CartPole, Acrobot, Pendulum and LunarLander."""
 
-    lanes: int = setting(2, "actors that simulate")
-    envs: int = setting(8, "environments in each lane")
-    horizon: int = setting(128, "steps of every environment in an iteration")
+    lanes: int = setting(2, "actors that simulate", least=1)
+    envs: int = setting(8, "environments in each lane", least=1)
+    horizon: int = setting(128, "steps of every environment in an iteration", least=1)
     ordered: bool = setting(True, "every environment gives the same number of steps; the run can be repeated")
-    epochs: int = setting(8, "passes over the data of an iteration")
-    minibatch: int = setting(128, "transitions in a gradient step")
-    learning_rate: float = setting(1e-3, "step size of Adam at the beginning")
+    epochs: int = setting(8, "passes over the data of an iteration", least=1)
+    minibatch: int = setting(128, "transitions in a gradient step", least=2)
+    learning_rate: float = setting(1e-3, "step size of Adam at the beginning", above=0)
     anneal: bool = setting(True, "step size and clipping fall linearly to zero at the last step")
-    gamma: float = setting(0.99, "discount of rewards a step")
-    lam: float = setting(0.95, "weight of long returns in advantages (lambda)")
-    clip: float = setting(0.2, "how far the probability of an action may move in an iteration")
-    entropy: float = setting(0.01, "weight of the entropy")
-    value: float = setting(0.5, "weight of the value's error")
-    gradient_norm: float = setting(0.5, "largest norm of a gradient")
-    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
-    activation: str = setting("tanh", "tanh or relu")
+    gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
+    lam: float = setting(0.95, "weight of long returns in advantages (lambda)", least=0, most=1)
+    clip: float = setting(0.2, "how far the probability of an action may move in an iteration", least=0)
+    entropy: float = setting(0.01, "weight of the entropy", least=0)
+    value: float = setting(0.5, "weight of the value's error", least=0)
+    gradient_norm: float = setting(0.5, "largest norm of a gradient", above=0)
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
+    activation: Literal["tanh", "relu"] = setting("tanh", "tanh or relu")
     log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
     normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
     scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
-    threads: int = setting(1, "threads of the learner; sums depend on it")
+    threads: int = setting(1, "threads of the learner; sums depend on it", least=1)
 
 
 class Learner:
@@ -96,20 +96,19 @@ class Learner:
             torch_policy.tensor(advantages.reshape(-1)),
             torch_policy.tensor(targets.reshape(-1)),
         )
-        sums = torch.zeros(4)
-        count = 0
-        for _ in range(options.epochs):
+        numbers: list[torch.Tensor] = []
+        for epoch in range(options.epochs):
+            last = epoch == options.epochs - 1
             order = torch.from_numpy(self.rng.permutation(real))
-            for chosen in order.split(options.minibatch):
-                if len(chosen) > 1:  # the deviation of one advantage is none
-                    sums += self._step(*(column[chosen] for column in data), clip=options.clip * remaining)
-                    count += 1
+            for minibatch in zip(*(column[order].split(options.minibatch) for column in data), strict=True):
+                if len(minibatch[0]) > 1:  # the deviation of one advantage is none
+                    self._step(*minibatch, clip=options.clip * remaining, numbers=numbers if last else None)
         normaliser = (
             None if policy.normaliser is None else policy.normaliser.updated(_rows(batch.observations, 2)[real])
         )
         self.policy = policy.with_weights(torch_policy.weights(self.actor), normaliser)
         names = ("policy_loss", "value_loss", "entropy", "clipped")
-        return {name: float(value) / max(count, 1) for name, value in zip(names, sums, strict=True)}
+        return dict(zip(names, torch.stack(numbers).mean(0).tolist(), strict=True)) if numbers else {}
 
     def _step(
         self,
@@ -120,18 +119,27 @@ class Learner:
         targets: torch.Tensor,
         *,
         clip: float,
-    ) -> torch.Tensor:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        chances = torch_policy.Distribution(self.policy.network, self.actor(inputs), self.actor.log_std)
-        ratio = (chances.log_prob(actions) - old_log_probs).exp()
-        clipped = ratio.clamp(1 - clip, 1 + clip)
-        policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
-        value_loss = torch.nn.functional.mse_loss(self.critic(inputs)[:, 0], targets)
-        entropy = chances.entropy().mean()
-        loss = policy_loss + self.options.value * value_loss - self.options.entropy * entropy
-        self.optimizer.step(loss, self.options.gradient_norm)
-        moved = (ratio.detach() != clipped.detach()).float().mean()
-        return torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), moved])
+        numbers: list[torch.Tensor] | None,
+    ) -> None:
+        """Make a gradient step. The slopes of the loss are written out up to the outputs of the networks."""
+        options, count = self.options, len(inputs)
+        outputs, values, log_std = self.actor(inputs), self.critic(inputs)[:, 0], self.actor.log_std
+        with torch.no_grad():
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+            chances = torch_policy.Distribution(self.policy.network, outputs, log_std)
+            ratio = (chances.log_prob(actions) - old_log_probs).exp()
+            clipped = ratio.clamp(1 - clip, 1 + clip)
+            gains, clipped_gains = ratio * advantages, clipped * advantages
+            # The objective is the smaller gain. Its slope along a log-probability is the gain, or 0 if it is clipped.
+            slopes = gains.masked_fill(clipped_gains < gains, 0.0)
+            policy_slopes = chances.slopes(actions, slopes / -count, -options.entropy / count)
+            errors = values - targets
+            if numbers is not None:
+                policy_loss, moved = -torch.min(gains, clipped_gains).mean(), (ratio != clipped).float().mean()
+                numbers.append(torch.stack([policy_loss, errors.square().mean(), chances.entropy().mean(), moved]))
+        tensors = (values, outputs) if log_std is None else (values, outputs, log_std)
+        value_slopes = errors * (2 * options.value / count)
+        self.optimizer.step(tensors, options.gradient_norm, slopes=(value_slopes, *policy_slopes))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything that `restore` needs, as arrays and as what goes into JSON."""

@@ -142,16 +142,15 @@ class Run:
 
         A run that is resumed keeps its seed. `steps` is where it ends, those before the checkpoint included.
         """
-        if not steps >= 1:
-            raise ValueError(f"steps is {steps!r}, and a run has at least 1.")
+        every = _whole("evaluate_every", evaluate_every, 0)
         from skate.rl.env import name_of
 
         about: dict[str, Any] = {
             "algorithm": algorithm,
             "env": name_of(env),
             "options": dataclasses.asdict(options),
-            "seed": int(seed),
-            "steps": int(steps),
+            "seed": _whole("seed", seed, 0),
+            "steps": _whole("steps", steps, 1),
             "versions": _versions(),
         }
         if resume is None:
@@ -168,7 +167,7 @@ class Run:
             run = cls(resume, {**about, "seed": old["seed"]}, env)
         run._resumed = resume is not None
         run._callbacks, run._progress, run._stop_at = tuple(callbacks), progress, stop_at
-        run._every = int(evaluate_every) or (EVALUATE_EVERY_STEPS if stop_at is not None else 0)
+        run._every = every or (EVALUATE_EVERY_STEPS if stop_at is not None else 0)
         return run
 
     @classmethod
@@ -247,7 +246,10 @@ class Run:
     def _restore(self) -> None:
         kept: dict[str, Any] = {"steps": 0, "seconds": 0.0, "rows": 0, "version": None, "recent": [], "reasons": []}
         with contextlib.suppress(FileNotFoundError):
-            tensors, texts = files.read_tensors(self.path / "checkpoint.safetensors")
+            file = self.path / "checkpoint.safetensors"
+            tensors, texts = files.read_tensors(file)
+            if not isinstance(texts.get("run"), dict):
+                raise ValueError(f"{file} is not a checkpoint of a run: it does not say where the run was.")
             kept = texts["run"]
             self.state = {"tensors": tensors, "meta": texts["meta"]}
         from skate.rl.policy import Policy
@@ -473,6 +475,14 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """An argument of `train` as an int; 1e5 is one."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, str) and int(value) >= least:
+            return int(value)
+    raise ValueError(f"{name} is {value!r}, and it must be a number, at least {least}.")
 
 
 def _plain(value: Any) -> Any:

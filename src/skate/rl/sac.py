@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,25 +48,25 @@ from skate.rl.run import Callback, Run
 class SACOptions:
     """Settings of SAC. The defaults suit small control problems; larger ones want `hidden=(256, 256)`."""
 
-    lanes: int = setting(2, "actors that simulate")
-    envs: int = setting(4, "environments in each lane")
-    fragment: int = setting(8, "steps of every environment in a block")
-    ahead: int = setting(1, "blocks that each lane may be ahead of the learner")
+    lanes: int = setting(2, "actors that simulate", least=1)
+    envs: int = setting(4, "environments in each lane", least=1)
+    fragment: int = setting(8, "steps of every environment in a block", least=1)
+    ahead: int = setting(1, "blocks that each lane may be ahead of the learner", least=1)
     ordered: bool = setting(True, "take the blocks of the lanes in turn; the run can be repeated")
-    ratio: float = setting(0.5, "gradient steps for each step of an environment")
-    round: int = setting(8, "gradient steps whose minibatches and targets are prepared together")
-    minibatch: int = setting(256, "transitions in a gradient step")
-    warm_up: int = setting(1_000, "transitions before the first gradient step")
-    learning_rate: float = setting(1e-3, "step size of Adam")
-    gamma: float = setting(0.99, "discount of rewards a step")
-    tau: float = setting(0.005, "how far the critics for targets follow in a gradient step")
+    ratio: float = setting(0.5, "gradient steps for each step of an environment", above=0)
+    round: int = setting(8, "gradient steps whose minibatches and targets are prepared together", least=1)
+    minibatch: int = setting(256, "transitions in a gradient step", least=1)
+    warm_up: int = setting(1_000, "transitions before the first gradient step", least=0)
+    learning_rate: float = setting(1e-3, "step size of Adam", above=0)
+    gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
+    tau: float = setting(0.005, "how far the critics for targets follow in a gradient step", above=0, most=1)
     entropy: float | None = setting(None, "entropy that the policy is kept at; none: minus the number of dimensions")
-    capacity: int = setting(100_000, "transitions in the replay")
-    save_replay_mb: int = setting(64, "a larger replay is not part of checkpoints")
-    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers")
-    activation: str = setting("relu", "tanh or relu")
-    report: int = setting(1_000, "steps in a row of the history")
-    threads: int = setting(1, "threads of the learner; sums depend on it")
+    capacity: int = setting(100_000, "transitions in the replay", least=1)
+    save_replay_mb: int = setting(64, "a larger replay is not part of checkpoints", least=0)
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
+    activation: Literal["tanh", "relu"] = setting("relu", "tanh or relu")
+    report: int = setting(1_000, "steps in a row of the history", least=1)
+    threads: int = setting(1, "threads of the learner; sums depend on it", least=1)
 
 
 class Critics(nn.Module):  # type: ignore[misc, unused-ignore]

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 import skate
+from skate.rl import spaces
 from skate.rl.block import Batch, Block
 from skate.rl.env import EnvError, name_of, portable
 from skate.rl.lane import Lane
-from skate.rl.policy import Policy
+from skate.rl.policy import Network, Policy
 
 CLOSED = "these simulators are closed: make new ones."
 #: A lane that dies this many times without finishing anything is given up.
@@ -66,6 +67,7 @@ class Simulators:
         self._sent: tuple[Policy | None, Any] = (None, None)
         self._pending: dict[Any, tuple[int, str, tuple[Any, ...]]] = {}
         self._spaces: tuple[Any, Any] | None = None
+        self._network: Network | None = None
         try:
             for lane in range(lanes):
                 self._actors.append(self._start(lane))
@@ -142,7 +144,10 @@ class Simulators:
             yield self._next_block(policy, ahead, fragment, turn % self.lanes if ordered else None)
 
     def evaluate(self, policy: Policy, *, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Score:
-        """Play whole episodes in environments of their own; episode k is seeded by (seed, k)."""
+        """Play whole episodes in environments of their own; episode k is seeded by (seed, k).
+
+        Environments that exist only as a vector take one seed for all of them. Their episodes depend on `lanes` too.
+        """
         if episodes < 1:
             raise ValueError(f"evaluate(episodes={episodes}): at least 1 is needed.")
         seeds = np.random.SeedSequence(seed).generate_state(episodes) >> 1
@@ -182,8 +187,29 @@ class Simulators:
         if policy is None:
             return None
         if self._sent[0] is not policy:
+            self._check(policy)
             self._sent = policy, skate.put(policy)
         return self._sent[1]
+
+    def _check(self, policy: Policy) -> None:
+        """Raise an error if a policy is none, or is one for other environments."""
+        if not isinstance(policy, Policy):
+            raise TypeError(
+                f"a policy is a skate.rl.Policy, or None for random actions; this is a {type(policy).__name__}."
+            )
+        if policy.network is self._network:
+            return
+        observation, action = self._described()
+        for what, one, other in (
+            ("observations", policy.network.observation, spaces.describe(observation)),
+            ("actions", policy.network.action, spaces.describe_action(action)),
+        ):
+            if (wanted := _form(one)) != (given := _form(other)):
+                raise ValueError(
+                    f"this policy is for other environments: its {what} are {wanted}, those of {name_of(self.env)} "
+                    f"are {given}."
+                )
+        self._network = policy.network
 
     def _unordered(self, policy: Policy | None, steps: int, fragment: int) -> Batch:
         blocks: list[Block] = []
@@ -258,7 +284,7 @@ class Simulators:
             said = f"\n  its last output:\n{_indented(output)}" if output else ""
             raise EnvError(
                 f"{name_of(self.env)}: lane {lane} died {DEATHS_MAX} times in a row without finishing anything.\n"
-                f"  why:  {error}{said}"
+                f"  why:  {getattr(error, 'reason', '') or str(error).splitlines()[0]}{said}"
             ) from error
         self._restarts[lane] += 1
         self._actors[lane] = self._start(lane)
@@ -312,6 +338,13 @@ def raise_env_error(error: BaseException | None) -> None:
     """Raise what an environment did wrong as if it had been done here, without the way that the error took."""
     if isinstance(error, skate.exceptions.TaskError) and isinstance(error.cause, EnvError):
         raise EnvError(str(error.cause)) from None
+
+
+def _form(space: spaces.Description) -> str:
+    """What observations or actions look like to a policy."""
+    if space["kind"] == "multi" or (space["kind"] == "discrete" and "sizes" in space):
+        return f"choices of {space['sizes']}"
+    return f"arrays of shape {spaces.shape_and_dtype(space)[0]}"
 
 
 def _indented(text: str) -> str:

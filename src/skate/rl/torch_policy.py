@@ -19,6 +19,25 @@ def tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
+class Tanh(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+    """tanh as numpy computes it: what learns has the same bits as what acts.
+
+    Where numpy uses AVX-512 it takes a tenth of the time of torch's, which was a fifth of a gradient step of PPO.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.from_numpy(np.tanh(x.detach().numpy()))
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        found: Tensor = torch.ops.aten.tanh_backward(slope, y)
+        return found
+
+
 class Net(nn.Module):  # type: ignore[misc, unused-ignore]
     """A network with a head of `outputs` numbers. It takes what `Policy.inputs` gives."""
 
@@ -33,7 +52,7 @@ class Net(nn.Module):  # type: ignore[misc, unused-ignore]
         self.layers = nn.ModuleList(nn.Linear(*reversed(shapes[f"layers.{i}"])) for i in range(len(network.hidden)))
         self.head = nn.Linear(network.features, outputs)
         self.log_std: Tensor | None = None
-        self.activation = torch.relu if network.activation == "relu" else torch.tanh
+        self.activation = torch.relu if network.activation == "relu" else Tanh.apply
 
     def features(self, x: Tensor) -> Tensor:
         """Run every layer but the head."""
@@ -99,10 +118,10 @@ class Adam:
             parameter.grad = self._gradient[start:end].view_as(parameter)
             start = end
 
-    def step(self, loss: Tensor, norm_max: float = math.inf) -> None:
-        """Make one step down the gradient of a loss."""
+    def step(self, loss: Tensor | tuple[Tensor, ...], norm_max: float = math.inf, slopes: Any = None) -> None:
+        """Make one step down the gradient of a loss; or of tensors, given the slope of the loss along each of them."""
         self._gradient.zero_()
-        loss.backward()
+        torch.autograd.backward(loss, slopes)
         gradient, (beta, beta_second) = self._gradient, self._betas
         if norm_max < math.inf:
             gradient.mul_((norm_max / (gradient.norm() + 1e-6)).clamp(max=1.0))
@@ -176,6 +195,28 @@ class Distribution:
         assert self._log_std is not None
         z = (actions.reshape(len(actions), -1) - self._outputs) * torch.exp(-self._log_std)
         return -(0.5 * z * z + self._log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def slopes(self, actions: Tensor, weights: Tensor, entropy: float) -> tuple[Tensor, ...]:
+        """The gradient of sum(weights * log_prob(actions)) + entropy * sum(entropy()): to the outputs, and to log_std.
+
+        Written out, it takes a third of the time that `backward` takes from there.
+        """
+        if self._network.head == "categorical":
+            chosen, parts = actions.reshape(len(actions), -1), []
+            for i, logs in enumerate(self._logits):
+                chances = logs.exp()
+                slope = chances * -weights[:, None]
+                slope.scatter_add_(-1, chosen[:, i : i + 1], weights[:, None])
+                if entropy:
+                    surprise = (chances * logs).sum(-1, keepdim=True)
+                    slope -= entropy * chances * (logs - surprise)
+                parts.append(slope)
+            return (torch.cat(parts, -1) if len(parts) > 1 else parts[0],)
+        assert self._log_std is not None
+        inverse = torch.exp(-self._log_std)
+        z = (actions.reshape(len(actions), -1) - self._outputs) * inverse
+        spread = ((z * z - 1.0) * weights[:, None]).sum(0) + entropy * len(actions)
+        return z * inverse * weights[:, None], spread
 
     def entropy(self) -> Tensor:
         """Entropy of the distribution for each observation."""
