@@ -182,7 +182,7 @@ ROWS = {
         _rollout("rollout_cartpole_16", "CartPole-v1", 400_000, 40_000, None, 16),
         _rollout("rollout_cartpole_loop", "CartPole-v1", 400_000, 40_000, 3.0, 16, vector=False),
         _rollout("rollout_lunar", "LunarLander-v3", 100_000, 20_000, 3.0, 16),
-        _rollout("rollout_cheetah", "HalfCheetah-v5", 100_000, 20_000, 3.0, 16),
+        _rollout("rollout_cheetah", "HalfCheetah-v5", 100_000, 20_000, 3.0, 8),
         Row(
             "ppo_cartpole",
             "PPO from end to end on CartPole, the zoo's settings, steps/s",

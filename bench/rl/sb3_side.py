@@ -93,7 +93,7 @@ def score(
     torch.set_num_threads(threads)
     clock, found = tools.Clock(), {}
     vector = make_vec_env(env, n_envs=envs, seed=seed)
-    tests = make_vec_env(env, n_envs=5, seed=seed + 1_000_000)
+    tests = make_vec_env(env, n_envs=tools.EPISODES, seed=seed + 1_000_000)
     if normalize:
         vector = VecNormalize(vector)
         tests = VecNormalize(tests, training=False, norm_reward=False)
