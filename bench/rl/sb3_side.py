@@ -80,9 +80,10 @@ def score(
     normalize: bool = False,
     threads: int = 1,
     hidden: Any = None,
+    within_s: float = 60.0,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Wall time and steps to a score, with the start of the process and all imports."""
+    """Wall time and steps to a score, with the start of the process and all imports. It gives up after `within_s`."""
     import stable_baselines3
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -109,7 +110,7 @@ def score(
                 began = time.perf_counter()
                 found["score"] = float(evaluate_policy(self.model, tests, tools.EPISODES)[0])
                 clock.evaluated(time.perf_counter() - began)
-                return found["score"] < at
+                return found["score"] < at and found["seconds"] < within_s
             return True
 
     if hidden is not None:
