@@ -21,6 +21,7 @@ REQUIREMENTS: dict[str, list[str]] = {
     "sb3": ["torch==2.13.*", "stable-baselines3", "box2d", "pygame", "mujoco", "imageio", "packaging"],
     "rllib": ["torch==2.13.*", "ray[rllib]", "box2d", "pygame", "mujoco", "imageio"],
     "mpi": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "mpi4py", "openmpi", "box2d", "pygame"],
+    "envpool": ["envpool", "gymnasium", "numpy"],
     "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],
 }
 

@@ -73,6 +73,20 @@ def asynchronous(steps: int = 20_000, envs: int = 2) -> dict[str, Any]:
     return {"steps_per_s": steps / wall_s}
 
 
+def envpool(env: str = "CartPole-v1", steps: int = 4_000_000, envs: int = 128) -> dict[str, Any]:
+    """EnvPool, whose environments are C++: one process, random actions that were drawn before."""
+    import envpool
+    import numpy as np
+
+    pool = envpool.make_gymnasium(env, num_envs=envs)
+    pool.reset()
+    actions = np.random.default_rng(0).integers(pool.action_space.n, size=(100, envs))
+    began = time.perf_counter()
+    for t in range(steps // envs):
+        pool.step(actions[t % 100])
+    return {"steps_per_s": steps / (time.perf_counter() - began)}
+
+
 def ppo(
     env: str = "CartPole-v1",
     steps: int = 50_000,
@@ -209,4 +223,4 @@ def es(env: str, episodes: int, generations: int, hidden: int = 64, processes: i
 
 
 if __name__ == "__main__":
-    tools.main({"loops": loops, "asynchronous": asynchronous, "ppo": ppo, "es": es})
+    tools.main({"loops": loops, "envpool": envpool, "asynchronous": asynchronous, "ppo": ppo, "es": es})

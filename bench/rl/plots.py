@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
-BLUE, ORANGE, GREY = "#1f6fb4", "#e07b2a", "#888888"
+BLUE, GREEN, ORANGE, GREY = "#1f6fb4", "#3a9a5b", "#e07b2a", "#888888"
 
 Cells = list[dict[str, Any]]
 
@@ -91,10 +91,16 @@ def by_cores(cells: Cells, who: str, figure: str) -> dict[int, list[float]]:
 
 def pair(axes: Any, cells: Cells, figure: str) -> None:
     """Skate beside MPI on one core and on two: medians as bars, every run as a dot."""
-    for offset, (who, label, colour) in enumerate([("skate", "Skate", BLUE), ("mpi", "bulk-synchronous, MPI", ORANGE)]):
+    late = any(cell["cell"].startswith("as they finish") for cell in cells)
+    shown = [("skate", "Skate, ordered" if late else "Skate", BLUE)]
+    shown += [("as they finish", "Skate, as they finish", GREEN)] * late
+    shown += [("mpi", "bulk-synchronous, MPI", ORANGE)]
+    width = 0.72 / len(shown)
+    for offset, (who, label, colour) in enumerate(shown):
         measured = by_cores(cells, who, figure)
-        places = [cores + 0.36 * offset - 0.18 for cores in measured]
-        axes.bar(places, [np.median(runs) for runs in measured.values()], 0.34, color=colour, alpha=0.75, label=label)
+        places = [cores + width * (offset - (len(shown) - 1) / 2) for cores in measured]
+        middle = [np.median(runs) for runs in measured.values()]
+        axes.bar(places, middle, 0.95 * width, color=colour, alpha=0.75, label=label)
         for place, runs in zip(places, measured.values(), strict=True):
             axes.plot([place] * len(runs), runs, ".", color="black", markersize=4)
     axes.set(xticks=[1, 2], xticklabels=["1 core", "2 cores"], ylabel="steps a second", ylim=(0, None))

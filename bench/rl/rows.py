@@ -140,6 +140,12 @@ def _es(name: str, env: str, aim: float | None, runs: int = 3, **task: Any) -> R
 def _scaling(name: str, text: str, row: str, peer: str, figure: str, **arguments: Any) -> Row:
     """The same work on one core and on two; the cells of `plots.py`."""
     cells = {f"skate, {cores}": Cell("skate_side", row, {**arguments, "cores": cores}, cores=cores) for cores in (1, 2)}
+    if row == "ppo_scaling":
+        late = {**arguments, "ordered": False}
+        cells |= {
+            f"as they finish, {cores}": Cell("skate_side", row, {**late, "cores": cores}, cores=cores)
+            for cores in (1, 2)
+        }
     if peer:
         cells |= {f"mpi, {cores}": Cell("mpi_side", peer, arguments, "mpi", cores=cores) for cores in (1, 2)}
     return Row(name, text, cells, figure)
@@ -183,6 +189,11 @@ ROWS = {
         _rollout("rollout_cartpole_loop", "CartPole-v1", 400_000, 40_000, 3.0, 16, vector=False),
         _rollout("rollout_lunar", "LunarLander-v3", 100_000, 20_000, 3.0, 16),
         _rollout("rollout_cheetah", "HalfCheetah-v5", 100_000, 20_000, 3.0, 8),
+        Row(
+            "envpool",
+            "CartPole without a policy, 128 environments, steps/s; EnvPool's are C++",
+            {"skate": Cell("skate_side", "random"), "envpool": Cell("bare", "envpool", environment="envpool")},
+        ),
         Row(
             "ppo_cartpole",
             "PPO from end to end on CartPole, the zoo's settings, steps/s",

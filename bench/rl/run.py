@@ -115,8 +115,8 @@ def show(data: dict[str, Any]) -> None:
             missed = [cell for cell in own if cell.get("reached") is False]
             if values:
                 middle[name] = centre(values, row.seeds)
-                spread = f"{min(values):,.4g} to {max(values):,.4g}"
-                print(f"  {name:16} {middle[name]:>12,.4g}  ({spread}, {len(values)} runs)", end="")
+                spread = f"{number(min(values))} to {number(max(values))}"
+                print(f"  {name:16} {number(middle[name]):>12}  ({spread}, {len(values)} runs)", end="")
                 print(f", at least: {len(missed)} of them did not get there" if missed else "")
             elif own:
                 print(f"  {name:16} {'—':>12}  {failed[0]['failed']}")
@@ -136,6 +136,10 @@ def show(data: dict[str, Any]) -> None:
             print(
                 f"  aim: at most {row.limit}: {middle['skate']:.2f}  {'yes' if middle['skate'] <= row.limit else 'NO'}"
             )
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def centre(values: list[float], seeds: bool) -> float:

@@ -21,6 +21,17 @@ def pendulum(steps: int = 1_000_000, lanes: int = 2) -> dict[str, Any]:
         return {"steps_per_s": batch.steps / (time.perf_counter() - began)}
 
 
+def random(env: str = "CartPole-v1", steps: int = 4_000_000, envs: int = 128, lanes: int = 2) -> dict[str, Any]:
+    """Simulate without a policy, in gymnasium's vector version of the environment if there is one."""
+    from skate.rl import Simulators
+
+    with Simulators(env, lanes=lanes, envs=envs // lanes) as sims:
+        sims.sample(None, steps=100 * envs)
+        began = time.perf_counter()
+        batch = sims.sample(None, steps=steps)
+        return {"steps_per_s": batch.steps / (time.perf_counter() - began)}
+
+
 def simulations(equal: bool = True, cores: int = 2) -> dict[str, Any]:
     """Simulations as tasks: three of equal length for each of two CPUs, or sixty of lengths from 10 to 1,000."""
     import bare
@@ -200,6 +211,7 @@ if __name__ == "__main__":
     tools.main(
         {
             "pendulum": pendulum,
+            "random": random,
             "simulations": simulations,
             "rollout": rollout,
             "ppo": ppo,

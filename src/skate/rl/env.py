@@ -128,7 +128,7 @@ class Loop(Envs):
         terminated, whether it was truncated, and its last observation.
         """
         step, shape, dtype = self._steps[i], self.shape, self.dtype
-        kind = np.ndarray if self._flat else None  # no observation is a None, so all of them are flattened
+        kind = np.ndarray if self._flat else None  # no class is None: `_checked` flattens every observation
         rewards: list[float] = []
         ends: list[tuple[int, bool, bool, np.ndarray]] = []
         # An environment may use its array again, so each observation is copied. Bytes are the cheapest copy.
@@ -330,9 +330,9 @@ def blamed(env: Any, lane: int) -> Iterator[None]:
 
 
 def raise_named(env: Any, error: Exception) -> NoReturn:
-    """Raise an error of a step; with the place of the environment's own `step` if the traceback does not show it.
+    """Raise the error of a step. If its traceback does not show the environment's own `step`, the text names the place.
 
-    It does not if a step gives too few values: whatever unpacks them fails then.
+    A step that gives too few values is such a case: the code that unpacks them fails, which is a wrapper's or ours.
     """
     code = getattr(getattr(env, "unwrapped", env).step, "__code__", None)
     shown = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}

@@ -28,7 +28,7 @@ SMALL_IMAGES: tuple[Conv, ...] = ((16, 3, 1), (32, 3, 2))
 LARGE_IMAGES: tuple[Conv, ...] = ((16, 8, 4), (32, 4, 2))
 LOG_STD_RANGE = (-20.0, 2.0)
 FILE = "policy.safetensors"
-#: Of files of policies.
+#: Version of the format in which policies are saved.
 FORMAT = 1
 
 

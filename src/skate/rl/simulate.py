@@ -192,7 +192,7 @@ class Simulators:
         return self._sent[1]
 
     def _check(self, policy: Policy) -> None:
-        """Raise an error if a policy is none, or is one for other environments."""
+        """Raise an error unless this is a policy for environments of this kind."""
         if not isinstance(policy, Policy):
             raise TypeError(
                 f"a policy is a skate.rl.Policy, or None for random actions; this is a {type(policy).__name__}."
