@@ -148,7 +148,7 @@ def _scaling(name: str, text: str, row: str, peer: str, figure: str, **arguments
         }
     if peer:
         cells |= {f"mpi, {cores}": Cell("mpi_side", peer, arguments, "mpi", cores=cores) for cores in (1, 2)}
-    return Row(name, text, cells, figure)
+    return Row(name, text, cells, figure, runs=2 if row == "es_iteration" else 3)
 
 
 ROWS = {
