@@ -3,8 +3,8 @@
     python bench/rl/plots.py bench/results/rl-2026-11-18-1030.json …    later files win where they have the same row
 
 What is drawn is what was measured: every seed or run as a thin line or a dot. The thick line of a learning curve is
-the interquartile mean over the seeds, and the band reaches from the lower to the upper quartile. The only model is the
-dashed line of figure 14a, and its legend says so.
+the interquartile mean over the seeds, and the band reaches from the lower to the upper quartile. The only models are the
+grey lines of figure 14a, and its legend says so.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def table_4(cells: Cells) -> Figure:
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = axes_of(figure)
     pair(axes, cells, "steps_per_s")
-    axes.set(title="Simulations of Pendulum, 1,000 to 100,000 steps each")
+    axes.set(title="Pendulum, 1,000 to 100,000 steps each")
     return figure
 
 
@@ -128,23 +128,18 @@ def figure_14a(cells: Cells) -> Figure:
     """Time of an iteration, and what it would be on more cores if only the driver's own work did not shrink."""
     measured = by_cores(cells, "skate", "seconds")
     cost = float(np.median([cell["driver_s_per_episode"] for cell in cells if cell["cell"] == "skate, 2"]))
-    episodes, work = 200, float(np.median(measured[2])) * 2
+    measured_episodes, work = 200, float(np.median(measured[2])) * 2
     figure = Figure(figsize=(5.6, 3.8), layout="constrained")
     axes = axes_of(figure)
     cores = 2 ** np.arange(14)
-    model = work / np.minimum(cores, episodes) + cost * episodes
-    axes.plot(
-        cores,
-        model,
-        "--",
-        color=GREY,
-        label="model: work divided by cores, at most one an episode,\nand the driver's measured cost of an episode",
-    )
+    for episodes, style in ((10_000, ":"), (measured_episodes, "--")):
+        model = work * episodes / measured_episodes / np.minimum(cores, episodes) + cost * episodes
+        axes.plot(cores, model, style, color=GREY, label=f"model, {episodes:,} episodes")
     for count, runs in measured.items():
-        label = "measured" if count == 1 else None
+        label = f"measured, {measured_episodes} episodes" if count == 1 else None
         axes.plot([count] * len(runs), runs, "o", color=BLUE, label=label)
     axes.set(xscale="log", yscale="log", xlabel="cores", ylabel="seconds of an iteration")
-    axes.set(title="Evolution strategies on Humanoid, 200 episodes")
+    axes.set(title="Evolution strategies on Humanoid")
     axes.set_xticks([1, 2, 8, 64, 512, 8192], ["1", "2", "8", "64", "512", "8,192"])
     axes.legend(frameon=False, fontsize="small")
     return figure
