@@ -3,8 +3,8 @@
     python bench/rl/plots.py bench/results/rl-2026-11-18-1030.json …    later files win where they have the same row
 
 What is drawn is what was measured: every seed or run as a thin line or a dot. The thick line of a learning curve is
-the interquartile mean over the seeds, and the band reaches from the lower to the upper quartile. The only models are the
-grey lines of figure 14a, and its legend says so.
+the interquartile mean over the seeds, and the band reaches from the lower to the upper quartile. The grey lines of
+figure 14a are a model, and its legend says so.
 """
 
 from __future__ import annotations

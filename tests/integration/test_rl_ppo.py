@@ -18,7 +18,7 @@ import skate
 from programs import append, lines
 from rl_learners import learnt_values, same_weights, taught_twice
 from rl_probes import Probe, Salary, probe
-from skate.rl import ppo
+from skate.rl import impala, ppo
 from skate.rl.run import Run
 
 #: Settings with which a probe takes a second: one small lane and large steps.
@@ -121,15 +121,27 @@ def test_a_run_that_is_resumed_goes_on_with_its_options_and_its_policy() -> None
 def test_a_run_stays_as_it_was_if_it_is_resumed_with_options_that_cannot_be() -> None:
     first = ppo.train(probe("both"), 256, seed=3, **QUICK)
     kept = {file.name: file.read_bytes() for file in Path(first.path).iterdir()}
-    with pytest.raises(
-        ValueError, match=r"of another network(.|\n)*next: resume a run with the settings of its network"
-    ):
+    with pytest.raises(ValueError, match=r"of another network(.|\n)*next: resume with the settings of its network"):
         ppo.train(probe("both"), 512, resume=str(first.path), progress=False, hidden=(8,))
+    for other in ({"activation": "relu"}, {"normalise": True}):
+        with pytest.raises(ValueError, match="of another network"):
+            ppo.train(probe("both"), 512, resume=str(first.path), progress=False, **other)
     with pytest.raises(ValueError, match="lanes is 0, and it must be at least 1"):
         ppo.train(probe("both"), 512, resume=str(first.path), progress=False, lanes=0)
     assert {file.name: file.read_bytes() for file in Path(first.path).iterdir()} == kept
     assert ppo.train(probe("both"), 512, resume=str(first.path), progress=False, lanes=2).options["lanes"] == 2
     assert Run.load(first.path).options["lanes"] == 2
+
+
+@runtime
+def test_a_batch_in_which_nothing_happened_teaches_nothing() -> None:
+    """CartPole's vector version spends a step on resetting: with one environment that is a whole batch."""
+    one = {"lanes": 1, "envs": 1, "progress": False}
+    for run in (
+        ppo.train("CartPole-v1", 40, seed=1, horizon=1, **one),
+        impala.train("CartPole-v1", 40, unroll=1, **one),
+    ):
+        assert all(np.isfinite(array).all() for array in run.policy.weights.values())
 
 
 # --- Threads, lanes and spaces ----------------------------------------------------------------------------------------

@@ -398,7 +398,7 @@ def test_what_is_no_factory_is_an_error_at_once_and_leaves_no_session() -> None:
         Simulators(gymnasium.make("CartPole-v1"))
     with pytest.raises(TypeError, match="pickle"):
         Simulators(lambda: (lock, Numbered())[1])
-    with pytest.raises(ValueError, match="lanes=0"):
+    with pytest.raises(ValueError, match="lanes is 0"):
         Simulators("CartPole-v1", lanes=0)
     assert not skate.is_initialized()
 

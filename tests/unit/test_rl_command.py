@@ -186,7 +186,7 @@ def test_a_resumed_run_knows_its_environment(trained: list[Any], run: Run, capsy
         ("train ppo Walk-v0 --learning-rate x", 2, "argument --learning-rate: 'x' is not float.\n  next: "),
         ("train ppo Nothing-v0", 1, "skate: there is no environment 'Nothing-v0': "),
         ("train ppo absent:Walk-v0", 1, "skate: there is no environment 'absent:Walk-v0': "),
-        (f"train ppo {WALK} --steps 0", 1, "skate: steps is 0, and it must be a number, at least 1."),
+        (f"train ppo {WALK} --steps 0", 1, "skate: steps is 0, and it must be a whole number, at least 1."),
         (f"train ppo {WALK} --resume nowhere", 1, "skate: nowhere is not the folder of a run"),
         (
             "eval nowhere",

@@ -716,3 +716,45 @@ def test_the_module_says_where_the_line_is_without_its_own_frames() -> None:
     with pytest.raises(EnvError) as caught:
         Lane(failing, 0, 1, 0, 0, 1)
     assert str(Path(env_module.__file__)) not in str(caught.value)
+
+
+@pytest.mark.parametrize("acting", [True, False], ids=["policy", "random"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("when", ["last", "first", "reward"])
+def test_what_is_not_finite_is_an_error_that_names_the_step(when: str, value: float, acting: bool) -> None:
+    class Odd(Scripted):
+        def step(self, action: Any) -> Any:
+            observation, reward, over, cut, info = super().step(action)
+            if when == "reward":
+                return observation, value, over, cut, info
+            if over or cut if when == "last" else self.age == 1:
+                observation = np.full(3, value, np.float32)
+            return observation, reward, over, True if when == "last" and over else cut, info
+
+    lane = Lane(lambda: Odd(), 0, 1, 0, 0, 1)
+    said = "NaN" if np.isnan(value) else "infinite"
+    with pytest.raises(EnvError, match=f"gave an? (observation|reward) that is {said}, in step") as caught:
+        for _ in range(40):
+            lane.run(policy_of(lane) if acting else None, 10)
+    assert f"{__file__}:{Odd.step.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize("acting", [True, False], ids=["policy", "random"])
+@pytest.mark.parametrize(
+    "space", [spaces.MultiDiscrete([3, 4]), spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(5)]
+)
+def test_an_environment_may_change_the_action_that_it_gets(space: Any, acting: bool) -> None:
+    class Changes(Anything):
+        def step(self, action: Any) -> Any:
+            found = super().step(action)
+            if isinstance(action, np.ndarray):
+                action *= 0
+            return found
+
+    box = spaces.Box(-1, 1, (3,), np.float32)
+    blocks = []
+    for kind in (Anything, Changes):
+        lane = Lane(lambda kind=kind: kind(box, space), 0, 2, 0, 0, 1)
+        blocks.append(lane.run(policy_of(lane) if acting else None, 20))
+    assert (blocks[0].actions == blocks[1].actions).all()
+    assert blocks[0].actions.any()

@@ -350,13 +350,15 @@ def test_the_policy_of_a_resumed_run_is_that_of_its_checkpoint(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"steps": 0}, "steps is 0, and it must be a number, at least 1."),
-        ({"steps": "many"}, "steps is 'many', and it must be a number, at least 1."),
-        ({"steps": float("nan")}, "steps is nan, and it must be a number, at least 1."),
-        ({"steps": float("inf")}, "steps is inf, and it must be a number, at least 1."),
-        ({"seed": -1}, "seed is -1, and it must be a number, at least 0."),
-        ({"seed": None}, "seed is None, and it must be a number, at least 0."),
-        ({"evaluate_every": -5}, "evaluate_every is -5, and it must be a number, at least 0."),
+        ({"steps": 0}, "steps is 0, and it must be a whole number, at least 1."),
+        ({"steps": "many"}, "steps is 'many', and it must be a whole number, at least 1."),
+        ({"steps": float("nan")}, "steps is nan, and it must be a whole number, at least 1."),
+        ({"steps": float("inf")}, "steps is inf, and it must be a whole number, at least 1."),
+        ({"seed": -1}, "seed is -1, and it must be a whole number, at least 0."),
+        ({"seed": None}, "seed is None, and it must be a whole number, at least 0."),
+        ({"seed": 1.5}, "seed is 1.5, and it must be a whole number, at least 0."),
+        ({"stop_at": "x"}, "stop_at is 'x', and it must be a number: the score at which the run ends."),
+        ({"evaluate_every": -5}, "evaluate_every is -5, and it must be a whole number, at least 0."),
     ],
 )
 def test_arguments_that_cannot_be_make_no_folder(arguments: dict[str, Any], text: str) -> None:
@@ -375,6 +377,11 @@ def test_arguments_that_cannot_be_make_no_folder(arguments: dict[str, Any], text
         ),
         ("options.json", b"[]", "options.json does not describe a run: its text is no object"),
         ("options.json", b'{"algorithm": "ppo"}', "options.json does not describe a run: it lacks env, options, seed"),
+        (
+            "options.json",
+            b'{"algorithm": 1, "env": 5}',
+            "does not describe a run: it lacks algorithm, env, options, seed",
+        ),
         ("checkpoint.safetensors", b"half", "checkpoint.safetensors is not a file of safetensors, or not all of one"),
     ],
 )
@@ -402,12 +409,13 @@ def test_files_of_a_run_can_be_read_by_those_who_may_read_others() -> None:
     ("settings", "text"),
     [
         ({"learning_rate": -1.0}, "learning_rate is -1.0, and it must be above 0."),
-        ({"learning_rate": float("nan")}, "learning_rate is nan, and it must be above 0."),
+        ({"learning_rate": float("nan")}, "learning_rate is nan, and it must be finite and above 0."),
         ({"minibatch": 1}, "minibatch is 1, and it must be at least 2."),
         ({"epochs": 0}, "epochs is 0, and it must be at least 1."),
         ({"gamma": 2.0}, "gamma is 2.0, and it must be at least 0 and at most 1."),
         ({"hidden": (64, 0)}, "hidden is (64, 0), and it must be at least 1."),
-        ({"log_std": float("nan")}, "log_std is nan, and it must be a number."),
+        ({"log_std": float("nan")}, "log_std is nan, and it must be finite and at least -20 and at most 10."),
+        ({"entropy": float("inf")}, "entropy is inf, and it must be finite and at least 0."),
     ],
 )
 def test_settings_have_limits(settings: dict[str, Any], text: str) -> None:
@@ -415,6 +423,28 @@ def test_settings_have_limits(settings: dict[str, Any], text: str) -> None:
         choose(PPOOptions, None, settings)
     with pytest.raises(ValueError, match=re.escape(f"PPOOptions.{text}")):
         choose(PPOOptions, PPOOptions(**settings), {})
+
+
+def test_options_have_the_types_of_their_settings_however_they_are_given() -> None:
+    with pytest.raises(TypeError, match=r"PPOOptions.gamma is 'x', and it must be float"):
+        choose(PPOOptions, PPOOptions(gamma="x"), {})  # type: ignore[arg-type]
+    chosen = choose(PPOOptions, PPOOptions(hidden=[8, 8]), {"gamma": np.float32(0.5), "epochs": np.int64(3)})  # type: ignore[arg-type]
+    assert (chosen.hidden, chosen.gamma, chosen.epochs) == ((8, 8), 0.5, 3)
+    assert choose(PPOOptions, None, {"gradient_norm": float("inf")}).gradient_norm == float("inf")
+
+
+def test_a_run_whose_checkpoint_was_removed_is_not_begun_again() -> None:
+    made = train(begin())
+    (made.path / "checkpoint.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"has a policy and no checkpoint\.safetensors"), begin(resume=made.path):
+        pass
+
+
+def test_rows_that_are_no_rows_end_the_history() -> None:
+    made = train(begin())
+    with open(made.path / "progress.jsonl", "a") as file:
+        file.write("3\n[]\n")
+    assert Run.load(made.path).history == made.history
 
 
 @pytest.mark.parametrize("kind", [PPOOptions, IMPALAOptions, DQNOptions, SACOptions, ESOptions])

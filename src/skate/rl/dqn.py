@@ -278,6 +278,7 @@ def train(
         rates = chosen.epsilon ** np.linspace(1, 1 + chosen.epsilon_power, sims.total)
         learner = Learner(replace(policy, epsilon=rates), chosen, run.seed)
         if run.state is not None:
+            run.check_network(policy)
             learner.restore(**run.state)
         if not chosen.ordered:
             run.not_repeatable("blocks were taken as they finished")

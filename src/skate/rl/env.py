@@ -114,8 +114,8 @@ class Loop(Envs):
                 observation = self.reset_one(i)
             observations[i] = observation
             rewards.append(reward)
-            terminated.append(over)
-            truncated.append(cut)
+            terminated.append(bool(over))  # some give an array of one flag
+            truncated.append(bool(cut))
         flags = np.array(terminated, bool), np.array(truncated, bool)
         return Step(observations, self._numbers(rewards), *flags, self._all_real, finals)
 
@@ -143,7 +143,7 @@ class Loop(Envs):
                 observation = self._checked(i, observation).astype(dtype, copy=False)
             rewards.append(reward)
             if over or cut:
-                ends.append((len(rewards) - 1, over, cut, np.array(observation, dtype)))
+                ends.append((len(rewards) - 1, bool(over), bool(cut), np.array(observation, dtype)))
                 observation = self.reset_one(i).astype(dtype, copy=False)
         out[:] = np.frombuffer(b"".join(seen), dtype).reshape(out.shape)
         return observation, self._numbers(rewards, i), ends
@@ -340,6 +340,11 @@ def raise_named(env: Any, error: Exception) -> NoReturn:
         raise error
     gives = "step() gives an observation, a reward, terminated, truncated and a dictionary"
     raise ValueError(f"{error}; {gives}.{_where(env, 'step')}") from error
+
+
+def step_place(envs: Envs, n: int) -> str:
+    """Where the `step` of environment `n` is written, as a line for an error; empty if that is not known."""
+    return _where(envs.envs[n] if isinstance(envs, Loop) else getattr(envs, "env", envs), "step")
 
 
 def _where(env: Any, method: str) -> str:

@@ -319,12 +319,12 @@ def train(
     with started as run, run.simulators(lanes=2, envs=1), env_errors():  # the lanes evaluate; tasks simulate
         with blamed(env, 0):
             one = make_envs(env, 1)
-        spaces = one.observation_space, one.action_space
-        policy = Policy.create(
-            *spaces, hidden=chosen.hidden, activation=chosen.activation, normalise=chosen.normalise, seed=run.seed
-        )
+        spaces, activation = (one.observation_space, one.action_space), chosen.activation
+        layers: dict[str, Any] = {"hidden": chosen.hidden, "activation": activation, "normalise": chosen.normalise}
+        policy = Policy.create(*spaces, **layers, seed=run.seed)
         strategy = Strategy(env, policy, chosen, run.seed, isinstance(one, Loop))
         if run.state is not None:
+            run.check_network(policy)
             strategy.restore(run.policy, **run.state)
         cpus = skate.cluster_resources()["CPU"]
         while run.more():

@@ -27,7 +27,12 @@ def new_folder(path: str | os.PathLike[str] | None, algorithm: str, env: str) ->
                 f"  next: resume={str(folder)!r} (--resume {folder}) goes on with it;\n"
                 "        another path= (--path) begins a new one."
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                f"the folder {folder} cannot be made: {error.strerror}.\n  next: name another path= (--path)."
+            ) from None
         return folder
     name = f"{algorithm}-{re.sub(r'[^A-Za-z0-9_.]+', '-', env)}"
     for number in itertools.count(1):
@@ -92,7 +97,10 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in (file.read_bytes() if file.exists() else b"").split(b"\n")[:-1]:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             break
+        if not isinstance(row, dict):
+            break
+        rows.append(row)
     return rows

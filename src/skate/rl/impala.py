@@ -53,14 +53,16 @@ class IMPALAOptions:
     anneal: bool = setting(True, "the step size falls linearly to zero at the last step")
     gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
     lam: float = setting(1.0, "weight of long returns in V-trace (lambda)", least=0, most=1)
-    rho_max: float = setting(1.0, "largest importance weight of a temporal difference", above=0)
-    c_max: float = setting(1.0, "largest importance weight that is carried back", above=0)
+    rho_max: float = setting(1.0, "largest importance weight of a temporal difference", above=0, infinite=True)
+    c_max: float = setting(1.0, "largest importance weight that is carried back", above=0, infinite=True)
     entropy: float = setting(0.01, "weight of the entropy", least=0)
     value: float = setting(0.5, "weight of the value's error", least=0)
-    gradient_norm: float = setting(0.5, "largest norm of a gradient", above=0)
+    gradient_norm: float = setting(0.5, "largest norm of a gradient", above=0, infinite=True)
     hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
     activation: Literal["tanh", "relu"] = setting("tanh", "tanh or relu")
-    log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
+    log_std: float = setting(
+        0.0, "logarithm of the deviation of continuous actions at the beginning", least=-20, most=10
+    )
     normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
     scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
     threads: int = setting(1, "threads of the learner; sums depend on it", least=1)
@@ -81,6 +83,8 @@ class Learner:
     def learn(self, batch: Batch, left: float) -> np.ndarray:
         """Make one gradient step; losses of policy and value, and entropy."""
         options, policy = self.options, self.policy
+        if not batch.steps:
+            return np.zeros(3)  # all environments have spent the step on resetting
         self.optimizer.learning_rate = options.learning_rate * (left if options.anneal else 1.0)
         observations = batch.observations.reshape(-1, *batch.observations.shape[2:])
         inputs = torch_policy.tensor(policy.inputs(observations))
@@ -170,6 +174,7 @@ def train(
         learner = Learner(policy, chosen, run.seed)
         run.not_repeatable("blocks were taken as they finished")
         if run.state is not None:
+            run.check_network(policy)
             learner.restore(run.policy, **run.state)
         stream = sims.stream(lambda: learner.policy, ahead=chosen.ahead, fragment=chosen.unroll)
         while run.more():

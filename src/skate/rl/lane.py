@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from skate.rl import spaces
 from skate.rl.block import Block
-from skate.rl.env import Envs, Loop, blamed, make_envs
+from skate.rl.env import Envs, Loop, blamed, make_envs, step_place
 from skate.rl.policy import Policy
 
 #: Steps that are simulated at once without a policy, and drawn at once where the number of steps is not known.
@@ -76,7 +76,7 @@ class Lane:
     def run(self, policy: Policy | None, steps: int) -> Block:
         """Simulate a fixed number of steps of every environment, from where the last call stopped."""
         began = time.process_time()
-        with blamed(self._env, self._index):
+        with blamed(self._env, self._index), np.errstate(invalid="ignore", over="ignore"):  # `_block` looks for those
             if policy is None and isinstance(self._envs, Loop):
                 return self._block(self._open_loop(self._envs, steps), 0, began)
             return self._block(self._closed_loop(policy, steps, 0), 0 if policy is None else policy.version, began)
@@ -84,7 +84,7 @@ class Lane:
     def episodes(self, policy: Policy | None, episodes: int) -> Block:
         """Simulate whole episodes, the same number in every environment, from new starts."""
         began = time.process_time()
-        with blamed(self._env, self._index):
+        with blamed(self._env, self._index), np.errstate(invalid="ignore", over="ignore"):
             self._begin_again()
             block = self._block(self._closed_loop(policy, 0, episodes), 0 if policy is None else policy.version, began)
             self._begin_again()  # some have gone on into episodes of which nothing was recorded
@@ -179,8 +179,8 @@ class Lane:
 
     def _block(self, tape: Tape, version: int, began: float) -> Block:
         """Make a block of a tape: where it is cut and what followed, and the episodes that ended."""
-        check_numbers("a reward", tape.rewards, tape.mask)
-        check_numbers("an observation", tape.observations, tape.mask)
+        self._check_numbers("a reward", tape.rewards, tape.mask)
+        self._check_numbers("an observation", tape.observations, tape.mask)
         rewards, terminated = tape.rewards * tape.mask, tape.terminated & tape.mask
         truncated = tape.truncated & tape.mask
         cuts = [(t, n, final) for t, n, final in tape.finals if not terminated[t, n]]
@@ -195,6 +195,10 @@ class Lane:
         self._returns += paid[-1]
         self._lengths += lasted[-1]
         shape = self._envs.shape
+        bootstrap = np.array([cut[2] for cut in cuts], self._envs.dtype).reshape(-1, *shape)
+        if bootstrap.dtype.kind == "f" and not np.isfinite(bootstrap.sum(dtype=np.float64)):
+            for t, n, last in cuts:
+                self._check_one("an observation", np.asarray(last), t, n)
         return Block(
             observations=tape.observations,
             actions=tape.actions,
@@ -204,7 +208,7 @@ class Lane:
             mask=tape.mask,
             log_probs=tape.log_probs,
             cuts=np.array([cut[:2] for cut in cuts], np.int64).reshape(-1, 2),
-            bootstrap=np.array([cut[2] for cut in cuts], self._envs.dtype).reshape(-1, *shape),
+            bootstrap=bootstrap,
             episode_returns=np.array(returns, np.float64),
             episode_lengths=np.array(lengths, np.int64),
             version=version,
@@ -212,14 +216,19 @@ class Lane:
             seconds=time.process_time() - began,
         )
 
+    def _check_numbers(self, what: str, array: np.ndarray, mask: np.ndarray) -> None:
+        """Raise ValueError if a number is not finite: weights would become NaN without a word."""
+        if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+            for t, n in np.argwhere(~np.isfinite(array).reshape(*mask.shape, -1).all(-1) & mask):
+                self._check_one(what, array[t, n], int(t), int(n))
 
-def check_numbers(what: str, array: np.ndarray, mask: np.ndarray) -> None:
-    """Raise ValueError if an environment gave something that is no number: weights would become NaN without a word."""
-    if array.dtype.kind == "f" and np.isnan(array.sum(dtype=np.float64)):
-        odd = np.isnan(array).reshape(*mask.shape, -1).any(-1) & mask
-        if odd.any():
-            t, n = np.argwhere(odd)[0]
-            raise ValueError(f"environment {n} of this lane gave {what} that is NaN, in step {t} of this block.")
+    def _check_one(self, what: str, numbers: np.ndarray, t: int, n: int) -> None:
+        if not np.isfinite(numbers).all():
+            said = "NaN" if np.isnan(numbers).any() else "infinite"
+            place = step_place(self._envs, n)
+            raise ValueError(
+                f"environment {n} of this lane gave {what} that is {said}, in step {t} of this block.{place}"
+            )
 
 
 class _Acting:
@@ -236,7 +245,8 @@ class _Acting:
         outputs = self._policy.outputs(observations)
         self._outputs.append(outputs)
         action = self._policy.choose(outputs, self._noise[t])
-        return action, self._policy.to_env(action)
+        to_env = self._policy.to_env(action)
+        return action, action.copy() if to_env is action else to_env  # an environment may change what it gets
 
     def log_probs(self, actions: np.ndarray) -> np.ndarray:
         return self._policy.log_probs(np.stack(self._outputs), actions)
@@ -257,7 +267,7 @@ class _Random:
 
     def for_env(self, n: int) -> list[Any] | np.ndarray:
         """Give the actions of one environment in the form that it takes."""
-        actions = self.drawn[:, n] + self._start if np.any(self._start) else self.drawn[:, n]
+        actions = self.drawn[:, n] + self._start  # a copy: an environment may change what it gets
         return actions.tolist() if actions.ndim == 1 else actions
 
     def log_probs(self, actions: np.ndarray) -> np.ndarray:

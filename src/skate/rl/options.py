@@ -10,6 +10,7 @@ A setting is a bool, int, float, str, Literal, a tuple of one of these, or one o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -30,11 +31,18 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 
 
 def setting(
-    default: T, text: str, *, above: float | None = None, least: float | None = None, most: float | None = None
+    default: T,
+    text: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    infinite: bool = False,
 ) -> T:
     """A field of an options dataclass: its default, what it does in a few words for `--help`, and its limits."""
     limits = {"above": above, "at least": least, "at most": most}
-    found: T = dataclasses.field(default=default, metadata={"help": text, "limits": limits})
+    about = {"help": text, "limits": limits, "infinite": infinite}
+    found: T = dataclasses.field(default=default, metadata=about)
     return found
 
 
@@ -66,22 +74,32 @@ def choose(kind: type[T], options: T | None, settings: Mapping[str, Any], resume
         options = kind()
     elif not isinstance(options, kind):
         raise TypeError(f"options is a {type(options).__name__}, and it must be a {kind.__name__}.")
-    checked = {name: check(f"{kind.__name__}.{name}", known[name], value) for name, value in settings.items()}
-    chosen = dataclasses.replace(options, **checked)  # type: ignore[type-var]
+    values = {**{name: getattr(options, name) for name in known}, **settings}
+    chosen = kind(**{name: check(f"{kind.__name__}.{name}", known[name], value) for name, value in values.items()})
     check_limits(chosen)
     return chosen
 
 
+def whole(name: str, value: Any, least: int) -> int:
+    """An argument as an int; 1e5 is one, and so is a number of numpy."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, (str, bool)) and value == int(value) and value >= least:
+            return int(value)
+    raise ValueError(f"{name} is {value!r}, and it must be a whole number, at least {least}.")
+
+
 def check_limits(options: Any) -> None:
-    """Raise ValueError if a number is outside the limits of its setting, or is not a number (NaN)."""
+    """Raise ValueError if a number is outside the limits of its setting, or is NaN or infinite."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         limits = {words: limit for words, limit in field.metadata.get("limits", {}).items() if limit is not None}
         for number in value if isinstance(value, tuple) else (value,):
             if not isinstance(number, (int, float)) or isinstance(number, bool):
                 continue
-            if math.isnan(number) or not all(_HOLDS[words](number, limit) for words, limit in limits.items()):
-                wanted = " and ".join(f"{words} {limit}" for words, limit in limits.items()) or "a number"
+            finite = math.isfinite(number) or (field.metadata.get("infinite") and not math.isnan(number))
+            if not finite or not all(_HOLDS[words](number, limit) for words, limit in limits.items()):
+                words = [*([] if finite else ["finite"]), *(f"{words} {limit}" for words, limit in limits.items())]
+                wanted = " and ".join(words)
                 raise ValueError(f"{type(options).__name__}.{field.name} is {value!r}, and it must be {wanted}.")
 
 
@@ -97,9 +115,11 @@ def stored(path: Any) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}. Something other than Skate has changed it.") from None
-    if not isinstance(about, dict) or (missing := {"algorithm", "env", "options", "seed", "steps"} - about.keys()):
-        named = "its text is no object" if not isinstance(about, dict) else f"it lacks {', '.join(sorted(missing))}"
-        raise ValueError(f"{file} does not describe a run: {named}.")
+    if not isinstance(about, dict):
+        raise ValueError(f"{file} does not describe a run: its text is no object.")
+    kinds = {"algorithm": str, "env": str, "options": dict, "seed": int, "steps": int}
+    if odd := [name for name, kind in kinds.items() if not isinstance(about.get(name), kind)]:
+        raise ValueError(f"{file} does not describe a run: it lacks {', '.join(odd)}, or has something else there.")
     return about
 
 
@@ -116,6 +136,7 @@ def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
 
 def check(name: str, hint: Any, value: Any) -> Any:
     """The value as its type says: 1e5 is an int where one is wanted, a list of JSON is a tuple."""
+    value = value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
     for kind in alternatives(hint):
         origin = get_origin(kind)
         if kind in (None, type(None)) and value is None:

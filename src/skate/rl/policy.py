@@ -104,6 +104,8 @@ class Normaliser:
     def updated(self, observations: np.ndarray) -> Normaliser:
         """Add a batch of observations (any leading axes) to the statistics."""
         rows = observations.reshape(-1, *self.mean.shape).astype(np.float64)
+        if not len(rows):
+            return self
         mean, variance, count = rows.mean(0), rows.var(0), len(rows)
         total = self.count + count
         delta = mean - self.mean
@@ -338,7 +340,7 @@ class Policy:
         file = _file(path)
         if not file.is_file():
             raise FileNotFoundError(
-                f"no policy at {file}. A run writes it with its first checkpoint; Policy.save does."
+                f"no policy at {file}. A run writes its policy with its first checkpoint; Policy.save writes one too."
             )
         tensors, texts = files.read_tensors(file)
         about = texts.get("policy")
@@ -446,6 +448,10 @@ def _check(network: Network) -> None:
         raise ValueError(
             f"a policy with the head {network.head!r} needs {wanted.get(network.head, 'a Box action space')}, "
             f"and the actions of this environment are of the kind {kind!r}."
+            + {
+                "q": "\n  next: ppo and sac learn other actions.",
+                "squashed": "\n  next: ppo and dqn learn others.",
+            }.get(network.head, "")
         )
     if network.convolutions and min(min(shape) for _, shape in network.layers()) < 1:
         shape = network.observation["shape"]

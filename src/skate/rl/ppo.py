@@ -55,10 +55,12 @@ class PPOOptions:
     clip: float = setting(0.2, "how far the probability of an action may move in an iteration", least=0)
     entropy: float = setting(0.01, "weight of the entropy", least=0)
     value: float = setting(0.5, "weight of the value's error", least=0)
-    gradient_norm: float = setting(0.5, "largest norm of a gradient", above=0)
+    gradient_norm: float = setting(0.5, "largest norm of a gradient", above=0, infinite=True)
     hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
     activation: Literal["tanh", "relu"] = setting("tanh", "tanh or relu")
-    log_std: float = setting(0.0, "logarithm of the deviation of continuous actions at the beginning")
+    log_std: float = setting(
+        0.0, "logarithm of the deviation of continuous actions at the beginning", least=-20, most=10
+    )
     normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
     scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
     threads: int = setting(1, "threads of the learner; sums depend on it", least=1)
@@ -203,6 +205,7 @@ def train(
         if not chosen.ordered:
             run.not_repeatable("blocks were taken as they finished (ordered=False)")
         if run.state is not None:
+            run.check_network(policy)
             learner.restore(run.policy, **run.state)
         while run.more():
             batch = _sample(sims, learner.policy, chosen)

@@ -142,15 +142,17 @@ class Run:
 
         A run that is resumed keeps its seed. `steps` is where it ends, those before the checkpoint included.
         """
-        every = _whole("evaluate_every", evaluate_every, 0)
+        every = option_fields.whole("evaluate_every", evaluate_every, 0)
+        if stop_at is not None and (isinstance(stop_at, str) or not stop_at == stop_at):
+            raise ValueError(f"stop_at is {stop_at!r}, and it must be a number: the score at which the run ends.")
         from skate.rl.env import name_of
 
         about: dict[str, Any] = {
             "algorithm": algorithm,
             "env": name_of(env),
             "options": dataclasses.asdict(options),
-            "seed": _whole("seed", seed, 0),
-            "steps": _whole("steps", steps, 1),
+            "seed": option_fields.whole("seed", seed, 0),
+            "steps": option_fields.whole("steps", steps, 1),
             "versions": _versions(),
         }
         if resume is None:
@@ -252,6 +254,11 @@ class Run:
                 raise ValueError(f"{file} is not a checkpoint of a run: it does not say where the run was.")
             kept = texts["run"]
             self.state = {"tensors": tensors, "meta": texts["meta"]}
+        if self.state is None and (self.path / "policy.safetensors").exists():
+            raise ValueError(
+                f"{self.path} has a policy and no checkpoint.safetensors, which is written first: it was removed.\n"
+                "  next: begin a new run with another path= (--path)."
+            )
         from skate.rl.policy import Policy
 
         # The process may have been killed after it had written the checkpoint, and before it had renamed its policy.
@@ -368,6 +375,15 @@ class Run:
         files.write(self.path / "summary.json", json.dumps(summary).encode() + b"\n")
         self.plot(self.path / "curve.png")
 
+    def check_network(self, policy: Policy) -> None:
+        """Raise ValueError if the policy of the checkpoint has another network than `policy`."""
+        old = self.policy
+        if old.network != policy.network or (old.normaliser is None) != (policy.normaliser is None):
+            raise ValueError(
+                f"the policy in {self.path} is of another network than these settings and this environment make.\n"
+                "  next: resume with the settings of its network (hidden, activation, normalise), or begin a new run."
+            )
+
     def not_repeatable(self, why: str) -> None:
         """Note that the same options and seed may give other numbers, and why; the same reason is noted once."""
         if why not in self.reasons:
@@ -475,14 +491,6 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    """An argument of `train` as an int; 1e5 is one."""
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if not isinstance(value, str) and int(value) >= least:
-            return int(value)
-    raise ValueError(f"{name} is {value!r}, and it must be a number, at least {least}.")
 
 
 def _plain(value: Any) -> Any:

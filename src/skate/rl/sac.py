@@ -232,6 +232,7 @@ def train(
         learner = Learner(policy, chosen, run.seed)
         ring = Ring(chosen.capacity, run.fresh_seed)
         if run.state is not None:
+            run.check_network(policy)
             kept = {
                 name: run.state["tensors"].pop(name)
                 for name in list(run.state["tensors"])

@@ -31,6 +31,8 @@ class RewardScale:
         """The batch with scaled rewards."""
         blocks = batch.blocks if isinstance(batch, Batch) else (batch,)
         seen = np.concatenate([self._sums(block) for block in blocks], axis=1)[batch.mask]
+        if not len(seen):
+            return batch  # vector environments that reset in a step of its own: nothing happened in this one
         total = self._count + len(seen)
         delta = seen.mean() - self._mean
         self._squares += seen.var() * len(seen) + delta**2 * self._count * len(seen) / total

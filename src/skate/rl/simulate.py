@@ -27,6 +27,7 @@ from skate.rl import spaces
 from skate.rl.block import Batch, Block
 from skate.rl.env import EnvError, name_of, portable
 from skate.rl.lane import Lane
+from skate.rl.options import whole
 from skate.rl.policy import Network, Policy
 
 CLOSED = "these simulators are closed: make new ones."
@@ -52,9 +53,8 @@ class Simulators:
     def __init__(
         self, env: Any, *, lanes: int = 4, envs: int = 8, seed: int = 0, threads: int = 1, restart: int = 0
     ) -> None:
-        for name, value in (("lanes", lanes), ("envs", envs), ("threads", threads)):
-            if value < 1:
-                raise ValueError(f"{name}={value}: at least 1 is needed.")
+        lanes, envs, threads = whole("lanes", lanes, 1), whole("envs", envs, 1), whole("threads", threads, 1)
+        seed = whole("seed", seed, 0)
         self.env, self.lanes, self.envs, self.seed, self._threads = portable(env), lanes, envs, seed, threads
         self._owns_session = not skate.is_initialized()
         if self._owns_session:
@@ -116,8 +116,9 @@ class Simulators:
         """
         if (steps is None) == (episodes is None):
             raise TypeError("sample() needs either steps= or episodes=.")
-        if min(amount for amount in (steps, episodes, fragment) if amount is not None) < 1:
-            raise ValueError(f"sample(steps={steps}, episodes={episodes}, fragment={fragment}): at least 1 is needed.")
+        steps = None if steps is None else whole("steps", steps, 1)
+        episodes = None if episodes is None else whole("episodes", episodes, 1)
+        fragment = whole("fragment", fragment, 1)
         if steps is not None and not ordered:
             return self._unordered(policy, steps, fragment)
         method, amount = ("run", steps) if steps is not None else ("episodes", episodes)
@@ -137,8 +138,9 @@ class Simulators:
         whenever a lane gets its next block to do; `block.version` says which one made a block. Not repeatable, unless
         `ordered` takes the blocks of the lanes in turn: a slow lane then delays the others.
         """
-        if min(ahead, fragment) < 1:
-            raise ValueError(f"stream(ahead={ahead}, fragment={fragment}): at least 1 is needed.")
+        ahead, fragment = whole("ahead", ahead, 1), whole("fragment", fragment, 1)
+        if not callable(policy):
+            raise TypeError("stream() takes a function that returns the newest policy, such as `lambda: policy`.")
         self._top_up(policy, ahead, fragment)
         for turn in itertools.count():
             yield self._next_block(policy, ahead, fragment, turn % self.lanes if ordered else None)
@@ -148,8 +150,9 @@ class Simulators:
 
         Environments that exist only as a vector take one seed for all of them. Their episodes depend on `lanes` too.
         """
-        if episodes < 1:
-            raise ValueError(f"evaluate(episodes={episodes}): at least 1 is needed.")
+        episodes, seed = whole("episodes", episodes, 1), whole("seed", seed, 0)
+        if policy is None:
+            raise TypeError("evaluate() needs a policy; sample(None, episodes=...) plays with random actions.")
         seeds = np.random.SeedSequence(seed).generate_state(episodes) >> 1
         shares = [share.tolist() for share in np.array_split(seeds, self.lanes) if len(share)]
         calls = [self._call(lane, "play", self._reference(policy), share, greedy) for lane, share in enumerate(shares)]
@@ -342,9 +345,10 @@ def raise_env_error(error: BaseException | None) -> None:
 
 def _form(space: spaces.Description) -> str:
     """What observations or actions look like to a policy."""
-    if space["kind"] == "multi" or (space["kind"] == "discrete" and "sizes" in space):
-        return f"choices of {space['sizes']}"
-    return f"arrays of shape {spaces.shape_and_dtype(space)[0]}"
+    if "sizes" in space:
+        return f"choices of {space['sizes']} from {space['start']}"
+    shape, dtype = spaces.shape_and_dtype(space)
+    return f"{'images' if dtype == np.uint8 else 'arrays'} of shape {shape}"
 
 
 def _indented(text: str) -> str:
