@@ -428,7 +428,8 @@ def test_settings_have_limits(settings: dict[str, Any], text: str) -> None:
 def test_options_have_the_types_of_their_settings_however_they_are_given() -> None:
     with pytest.raises(TypeError, match=r"PPOOptions.gamma is 'x', and it must be float"):
         choose(PPOOptions, PPOOptions(gamma="x"), {})  # type: ignore[arg-type]
-    chosen = choose(PPOOptions, PPOOptions(hidden=[8, 8]), {"gamma": np.float32(0.5), "epochs": np.int64(3)})  # type: ignore[arg-type]
+    listed: Any = [8, 8]
+    chosen = choose(PPOOptions, PPOOptions(hidden=listed), {"gamma": np.float32(0.5), "epochs": np.int64(3)})
     assert (chosen.hidden, chosen.gamma, chosen.epochs) == ((8, 8), 0.5, 3)
     assert choose(PPOOptions, None, {"gradient_norm": float("inf")}).gradient_norm == float("inf")
 
