@@ -49,8 +49,9 @@ def main() -> None:
     names = [name for name in options.rows.split(",") if name] or list(ROWS)
     wanted = [ROWS[name] for name in names]
     peers = [name for name in options.peers.split(",") if name]
+    prepared: set[str] = set()
     for row in wanted:
-        measure(row, data, path, peers)
+        measure(row, data, path, peers, prepared)
     show(data)
     print(f"\nstored in {os.path.relpath(path)}")
 
@@ -65,7 +66,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(row: Row, data: dict[str, Any], path: Path, peers: list[str]) -> None:
+def measure(row: Row, data: dict[str, Any], path: Path, peers: list[str], prepared: set[str]) -> None:
     """Measure the cells of a row that are not in the result yet; store each as soon as it is there."""
     have = {(cell["row"], cell["cell"], cell["run"]) for cell in data["cells"]}
     for run in range(1, row.runs + 1):
@@ -73,8 +74,9 @@ def measure(row: Row, data: dict[str, Any], path: Path, peers: list[str]) -> Non
             if (row.name, name, run) in have or run > cell.runs or (peers and name not in peers):
                 continue
             home = cell.environment
-            if home not in data["versions"]:
+            if home not in prepared:  # a result that is resumed may come from a machine that had the environment
                 data["versions"][home] = environments.prepare(home, fresh=False)
+                prepared.add(home)
             arguments = {**cell.arguments, **({"seed": run} if row.seeds else {})}
             figures = call(home, cell.command(environments.python_of(home), HERE, arguments))
             shown = {key: value for key, value in figures.items() if key != "curve"}

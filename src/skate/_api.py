@@ -430,7 +430,10 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
 
 def _at_exit() -> None:
     current.set_exiting()  # first: a thread that runs on must not start another runtime while this one ends
-    shutdown()
+    try:
+        shutdown()
+    except KeyboardInterrupt:  # the user does not want to wait: what is left ends with this process
+        pass
 
 
 atexit.register(_at_exit)

@@ -689,3 +689,20 @@ def test_sys_exit_in_a_thread_and_in_a_task_end_neither_driver_nor_worker(runtim
     with pytest.raises(runtime.exceptions.SkateError):
         runtime.get(leave.remote(3))
     assert runtime.get(pid.remote()) > 0
+
+
+def test_ctrl_c_while_skate_ends_with_the_program_prints_nothing() -> None:
+    """The second Ctrl-C of an impatient user arrives while the atexit handler waits for the node."""
+    _, errors = run(
+        """
+import signal
+from skate import _api
+skate.init(num_cpus=1)
+really = _api.shutdown
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    really()
+_api.shutdown = interrupted
+"""
+    )
+    assert errors == ""

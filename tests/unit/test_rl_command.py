@@ -100,7 +100,7 @@ def test_a_run_of_another_algorithm_is_named(run: Run, capsys: pytest.CaptureFix
     [
         (("--video", "nowhere/out.gif"), "there is no folder nowhere"),
         (("--video", "out.gif", "--episodes", "0"), "--episodes 0: at least 1 is needed"),
-        (("--video", "out.gif", "--env", "Pendulum-v1"), "the policy was not made for Pendulum-v1"),
+        (("--video", "out.gif", "--env", "Pendulum-v1"), "this policy is for other environments: its observations"),
         (("--video", "out.TXT"), "out.TXT is no video"),
     ],
 )
@@ -187,6 +187,7 @@ def test_a_resumed_run_knows_its_environment(trained: list[Any], run: Run, capsy
         ("train ppo Nothing-v0", 1, "skate: there is no environment 'Nothing-v0': "),
         ("train ppo absent:Walk-v0", 1, "skate: there is no environment 'absent:Walk-v0': "),
         (f"train ppo {WALK} --steps 0", 1, "skate: steps is 0, and it must be a whole number, at least 1."),
+        (f"train ppo {WALK} --gamma 2", 1, "skate: --gamma is 2.0, and it must be at least 0 and at most 1."),
         (f"train ppo {WALK} --resume nowhere", 1, "skate: nowhere is not the folder of a run"),
         (
             "eval nowhere",

@@ -545,6 +545,56 @@ def test_a_reset_without_a_dictionary_is_named() -> None:
     assert f"its reset() is in {__file__}:{Old.reset.__code__.co_firstlineno}" in str(caught.value)
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_reset_that_takes_no_seed_is_named(vector: bool) -> None:
+    class Unseeded(Scripted):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    class UnseededVector(SyncVectorEnv):
+        def reset(self, *, options: Any = None) -> Any:  # type: ignore[override]
+            return super().reset(options=options)
+
+    kind: Any = (lambda: UnseededVector([Scripted])) if vector else Unseeded
+    with pytest.raises(EnvError, match="takes a seed and gives an observation and a dictionary") as caught:
+        Lane(kind, 0, 1, 0, 0, 1)
+    line = (UnseededVector if vector else Unseeded).reset.__code__.co_firstlineno
+    assert f"its reset() is in {__file__}:{line}" in str(caught.value)
+
+
+def test_a_factory_that_gives_no_environment_is_named_with_its_line() -> None:
+    def forgot() -> None:
+        Scripted()
+
+    with pytest.raises(EnvError, match=r"the factory gave a NoneType, which is no environment") as caught:
+        Lane(forgot, 0, 1, 0, 0, 1)
+    assert f"it is in {__file__}:{forgot.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_a_vector_that_gives_no_last_observations_says_so() -> None:
+    class Silent(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *outcome, info = super().step(actions)
+            return *outcome, {key: part for key, part in info.items() if key != "final_obs"}
+
+    lane = Lane(lambda: Silent([Scripted], autoreset_mode=AutoresetMode.SAME_STEP), 0, 1, 0, 0, 1)
+    with pytest.raises(EnvError, match=r"gave no info\['final_obs'\]") as caught:
+        lane.run(None, 50)
+    assert f"its step() is in {__file__}:{Silent.step.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize("acting", [False, True])
+def test_a_stop_iteration_is_an_error_like_any_other(acting: bool) -> None:
+    class Exhausted(Scripted):
+        def step(self, action: Any) -> Any:
+            return next(iter(()))
+
+    lane = Lane(Exhausted, 2, 1, 0, 0, 1)
+    policy = Policy.create(Scripted.observation_space, Scripted.action_space) if acting else None
+    with pytest.raises(EnvError, match="Exhausted failed in lane 2: StopIteration"):
+        lane.run(policy, 3)
+
+
 def test_an_observation_that_is_used_again_is_copied() -> None:
     class Reuses(Scripted):
         shown = np.zeros(3, np.float32)

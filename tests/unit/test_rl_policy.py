@@ -501,3 +501,36 @@ def test_tanh_has_the_bits_of_numpy_and_the_slope_of_torch() -> None:
     other = x.detach().clone().requires_grad_()
     torch.tanh(other).square().sum().backward()
     torch.testing.assert_close(x.grad, other.grad)
+
+
+@pytest.mark.parametrize("how", ["given", "loaded"])
+def test_weights_of_another_type_are_named(how: str, tmp_path: Path) -> None:
+    policy = made("discrete", normalise=True)
+    wide = {**policy.weights, "head.bias": policy.weights["head.bias"].astype(np.float64)}
+    with pytest.raises(ValueError, match=r"arrays of float32, and head\.bias is float64.*\n.*np\.asarray"):
+        if how == "given":
+            policy.with_weights(wide)
+        else:
+            Policy.load(replace(policy, weights=wide).save(tmp_path))
+    as_list: Any = {**policy.weights, "head.bias": policy.weights["head.bias"].tolist()}
+    with pytest.raises(ValueError, match=r"arrays of float32, and head\.bias is list"):
+        policy.with_weights(as_list)
+
+
+def test_a_normaliser_of_another_shape_or_type_is_named(tmp_path: Path) -> None:
+    policy = made("discrete", normalise=True)
+    assert policy.normaliser is not None
+    for mean in (np.zeros(1, np.float32), policy.normaliser.mean.astype(np.float64)):
+        odd = replace(policy, normaliser=replace(policy.normaliser, mean=mean))
+        with pytest.raises(ValueError, match=r"the normaliser's numbers in .* mean"):
+            Policy.load(odd.save(tmp_path))
+
+
+@pytest.mark.parametrize("observation", ["x", None, {"a": 1}, ["a", "b", "c", "d"], [[1, 2], [3]]])
+def test_what_is_no_observation_is_named(observation: Any) -> None:
+    policy = Policy.create(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"this policy acts on"):
+        policy.act(observation)
+    of_parts = Policy.create(spaces.Dict({"near": spaces.Box(-1, 1, (4,), np.float32)}), spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"this policy acts on arrays of shape \(4,\)"):
+        of_parts.act({"far": np.zeros(4, np.float32)})

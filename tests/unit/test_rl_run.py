@@ -425,6 +425,39 @@ def test_settings_have_limits(settings: dict[str, Any], text: str) -> None:
         choose(PPOOptions, PPOOptions(**settings), {})
 
 
+@pytest.mark.parametrize("kind", [DQNOptions, SACOptions])
+def test_a_replay_holds_at_least_a_minibatch(kind: Any) -> None:
+    wanted = re.escape(f"{kind.__name__}.capacity is 10, and it must be at least minibatch (32).")
+    with pytest.raises(ValueError, match=wanted):
+        choose(kind, None, {"capacity": 10, "minibatch": 32})
+    assert choose(kind, None, {"capacity": 32, "minibatch": 32}).capacity == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"callbacks": print}, "callbacks is <built-in function print>, and it must be a list of functions"),
+        ({"callbacks": [3]}, "callbacks is [3], and it must be a list of functions"),
+        ({"path": 3}, "path is 3, and it must be the path of a folder"),
+        ({"resume": 3}, "resume is 3, and it must be the path of a folder"),
+    ],
+)
+def test_arguments_of_another_type_are_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        begin(**arguments)
+    assert not Path("runs").exists()
+
+
+def test_a_run_that_has_the_steps_already_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    made = train(begin(path="there"))
+    train(begin(resume=made.path, steps=500, progress=None))
+    assert (
+        "there has 1,000 steps already, and steps=500 asks for no more: nothing is trained." in capfd.readouterr().err
+    )
+    train(begin(resume=made.path, steps=1200, progress=None))
+    assert "already" not in capfd.readouterr().err
+
+
 def test_options_have_the_types_of_their_settings_however_they_are_given() -> None:
     with pytest.raises(TypeError, match=r"PPOOptions.gamma is 'x', and it must be float"):
         choose(PPOOptions, PPOOptions(gamma="x"), {})  # type: ignore[arg-type]

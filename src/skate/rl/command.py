@@ -65,7 +65,9 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:
         if not is_deliberate(error):
             raise
-        what, _, then = str(error).partition("\n  next: ")
+        # The library names a setting as PPOOptions.gamma; on the shell it is --gamma.
+        said = re.sub(r"\b[A-Z]+Options\.(\w+)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
+        what, _, then = said.partition("\n  next: ")
         raise Trouble(what, then) from None
 
 
@@ -278,16 +280,11 @@ def _frames(policy: Any, env: str, options: argparse.Namespace, mode: str) -> It
     """Frames a second, and then every frame."""
     import gymnasium
 
-    from skate.rl import spaces
     from skate.rl.env import find_spec
 
     made = gymnasium.make(find_spec(env), render_mode=mode)
     try:
-        network = policy.network
-        if spaces.describe(made.observation_space) != network.observation or (
-            spaces.describe_action(made.action_space) != network.action
-        ):
-            raise Trouble(f"the policy was not made for {env}: its observations or actions are others.")
+        policy.network.check_env(env, made.observation_space, made.action_space)
         yield int(made.metadata.get("render_fps") or FRAMES_PER_SECOND)
         for episode in range(options.episodes):
             observation, _ = made.reset(seed=options.seed + episode)

@@ -75,7 +75,7 @@ class DQNOptions:
     duelling: bool = setting(True, "learn the value of a state apart from the advantages of its actions")
     epsilon: float = setting(0.4, "share of random actions of the environment that explores most", least=0, most=1)
     epsilon_power: float = setting(7.0, "the one that explores least has epsilon to the power of 1 + this", least=0)
-    capacity: int = setting(100_000, "transitions in the replay", least=1)
+    capacity: int = setting(100_000, "transitions in the replay", least="minibatch")
     alpha: float = setting(0.6, "power of the errors by which transitions are drawn; 0 draws evenly", least=0)
     beta: float = setting(0.4, "how far weights correct for that at first; all the way at the end", least=0, most=1)
     replay: Literal["local", "actor"] = setting("local", "where the replay is: in the learner's process or in an actor")

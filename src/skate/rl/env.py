@@ -73,6 +73,10 @@ class Envs(ABC):
     def close(self) -> None:
         """Close the environments."""
 
+    @abstractmethod
+    def behind(self, n: int) -> Any:
+        """Give the object that environment `n` is, or is part of: errors name where its methods are written."""
+
 
 class Loop(Envs):
     """Single environments, stepped one after the other in this process."""
@@ -91,26 +95,30 @@ class Loop(Envs):
 
     def reset_one(self, i: int, seed: int | None = None) -> np.ndarray:
         """Begin an episode in one environment."""
-        begun = self.envs[i].reset(seed=seed)
+        try:
+            begun = self.envs[i].reset(seed=seed)
+        except (TypeError, ValueError) as error:
+            raise_named(self.envs[i], "reset", error)
         if not (isinstance(begun, tuple) and len(begun) == 2):
             gave = f"environment {i} gave {_short(begun)} from reset(), which gives an observation and a dictionary"
-            raise ValueError(f"{gave}.{_where(self.envs[i], 'reset')}")
+            raise ValueError(f"{gave}.{place_of(self.envs[i], 'reset')}")
         return self._checked(i, begun[0], "reset")
 
     def step(self, actions: np.ndarray) -> Step:
         observations = np.empty((self.count, *self.shape), self.dtype)
         rewards, terminated, truncated, finals = [], [], [], {}
-        shape = self.shape
+        shape, dtype = self.shape, self.dtype
+        kind = np.ndarray if self._flat else None  # no class is None: `_checked` flattens every observation
         for i, action in enumerate(actions if actions.ndim > 1 else actions.tolist()):
             try:
                 observation, reward, over, cut, _ = self._steps[i](action)
             except (TypeError, ValueError) as error:
-                raise_named(self.envs[i], error)
+                raise_named(self.envs[i], "step", error)
             # Assigning would broadcast an observation of another shape, and change one of another kind, without a word.
-            if not self._flat or getattr(observation, "shape", None) != shape or observation.dtype != self.dtype:
+            if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
                 observation = self._checked(i, observation)
             if over or cut:
-                finals[i] = np.array(observation, self.dtype)
+                finals[i] = np.array(observation, dtype)
                 observation = self.reset_one(i)
             observations[i] = observation
             rewards.append(reward)
@@ -138,7 +146,7 @@ class Loop(Envs):
             try:
                 observation, reward, over, cut, _ = step(action)
             except (TypeError, ValueError) as error:
-                raise_named(self.envs[i], error)
+                raise_named(self.envs[i], "step", error)
             if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
                 observation = self._checked(i, observation).astype(dtype, copy=False)
             rewards.append(reward)
@@ -151,6 +159,9 @@ class Loop(Envs):
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+    def behind(self, n: int) -> Any:
+        return self.envs[n]
 
     def _checked(self, i: int, observation: Any, method: str = "step") -> np.ndarray:
         problem, flat = "", np.empty(0)
@@ -165,8 +176,8 @@ class Loop(Envs):
         except (ValueError, IndexError, KeyError, TypeError) as error:
             problem = f"that is not in its observation_space ({error!r})"
         if problem:
-            where = _where(self.envs[i], method)
-            raise ValueError(f"environment {i} gave an observation {problem}.{where}") from None
+            place = place_of(self.envs[i], method)
+            raise ValueError(f"environment {i} gave an observation {problem}.{place}") from None
         return flat
 
     def _numbers(self, rewards: list[Any], i: int | None = None) -> np.ndarray:
@@ -179,7 +190,7 @@ class Loop(Envs):
         odd = next((k for k, reward in enumerate(rewards) if np.ndim(reward)), 0)
         which = odd if i is None else i
         said = f"{rewards[odd]!r} as a reward, and that is one number"
-        raise ValueError(f"environment {which} gave {said}.{_where(self.envs[which], 'step')}")
+        raise ValueError(f"environment {which} gave {said}.{place_of(self.envs[which], 'step')}")
 
 
 class Vector(Envs):
@@ -205,22 +216,26 @@ class Vector(Envs):
         if seeds is None or not self._seeds_taken:
             return self._checked(self.env.reset()[0])
         taken = [int(seed) for seed in seeds[: self._seeds_taken]]
-        return self._checked(self.env.reset(seed=taken if self._seeds_taken > 1 else taken[0])[0])
+        try:
+            begun = self.env.reset(seed=taken if self._seeds_taken > 1 else taken[0])
+        except (TypeError, ValueError) as error:
+            raise_named(self.env, "reset", error)
+        return self._checked(begun[0])
 
     def step(self, actions: np.ndarray) -> Step:
         try:
             raw, rewards, terminated, truncated, info = self.env.step(actions)
         except (TypeError, ValueError) as error:
-            raise_named(self.env, error)
+            raise_named(self.env, "step", error)
         observations = self._checked(raw)
         # Copies: the next step may use the same arrays again.
         rewards, terminated = np.array(rewards, np.float32), np.array(terminated, bool)
         truncated = np.array(truncated, bool)
         if not rewards.shape == terminated.shape == truncated.shape == (self.count,):
             shapes = rewards.shape, terminated.shape, truncated.shape
-            where = _where(self.env, "step")
+            place = place_of(self.env, "step")
             raise ValueError(
-                f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).{where}"
+                f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).{place}"
             )
         ended = terminated | truncated
         finals: dict[int, np.ndarray] = {}
@@ -234,7 +249,7 @@ class Vector(Envs):
             self._ended = ended
         elif ended.any():
             if self._mode == "SameStep":
-                last = info["final_obs"]
+                last = self._last(info)
                 finals = {int(i): self._final(last, int(i)) for i in np.flatnonzero(ended)}
             else:
                 finals = {int(i): observations[i].copy() for i in np.flatnonzero(ended)}
@@ -243,6 +258,18 @@ class Vector(Envs):
 
     def close(self) -> None:
         self.env.close()
+
+    def behind(self, n: int) -> Any:
+        return self.env
+
+    def _last(self, info: Any) -> Any:
+        if "final_obs" in info:
+            return info["final_obs"]
+        raise ValueError(
+            "the vector environment resets itself in the step that ends an episode (SameStep), and that step gave no "
+            f"info['final_obs'], the last observations of the episodes.{place_of(self.env, 'step')}\n"
+            "  next: give them, or say in metadata['autoreset_mode'] that it resets in the next step."
+        )
 
     def _final(self, last: Any, i: int) -> np.ndarray:
         if isinstance(last, dict):
@@ -256,12 +283,12 @@ class Vector(Envs):
         if flat.shape != (self.count, *self.shape):
             raise ValueError(
                 f"the vector environment gave observations of shape {flat.shape}; "
-                f"its spaces say {(self.count, *self.shape)}.{_where(self.env, 'step')}"
+                f"its spaces say {(self.count, *self.shape)}.{place_of(self.env, 'step')}"
             )
         if not spaces.fits(flat, self.dtype):
             raise ValueError(
                 f"the vector environment gave observations of {flat.dtype} with values that {self.dtype}, which its "
-                f"spaces say, cannot hold.{_where(self.env, 'step')}"
+                f"spaces say, cannot hold.{place_of(self.env, 'step')}"
             )
         return flat
 
@@ -281,6 +308,13 @@ def make_envs(env: Any, count: int, seed: int = 0, single: bool = False) -> Envs
             return Vector(gymnasium.make_vec(env, num_envs=count, vectorization_mode="vector_entry_point"))
         return Loop([gymnasium.make(env, disable_env_checker=True) for _ in range(count)])
     first = _call(portable(env), count, seed)
+    if missing := [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(first, name)]:
+        code = getattr(getattr(env, "func", env), "__code__", None)
+        raise ValueError(
+            f"the factory gave {_short(first)}, which is no environment: it has no {', '.join(missing)}."
+            + (f"\n  it is in {code.co_filename}:{code.co_firstlineno}" if code else "")
+            + "\n  next: return an Env or a VectorEnv of gymnasium."
+        )
     if hasattr(first, "num_envs") or hasattr(first, "single_action_space") or _is_envpool(first):
         vector = Vector(first)
         if vector.count != count and not single:
@@ -326,28 +360,35 @@ def blamed(env: Any, lane: int) -> Iterator[None]:
         outside = [frame for frame in frames if os.path.dirname(frame.filename) != _HERE]
         text = f"{name_of(env)} failed in lane {lane}: {type(error).__name__}: {error}"
         text += "\n" + "".join(traceback.format_list(outside or frames[-1:])).rstrip()
+        if isinstance(
+            error, StopIteration
+        ):  # contextlib takes a RuntimeError caused by one for the StopIteration itself
+            raise EnvError(text) from None
         raise EnvError(text) from error
 
 
-def raise_named(env: Any, error: Exception) -> NoReturn:
-    """Raise the error of a step. If its traceback does not show the environment's own `step`, the text names the place.
+#: What the two methods of an environment give, for errors.
+_GIVES = {
+    "reset": "reset(seed=, options=) takes a seed and gives an observation and a dictionary",
+    "step": "step() gives an observation, a reward, terminated, truncated and a dictionary",
+}
 
-    A step that gives too few values is such a case: the code that unpacks them fails, which is a wrapper's or ours.
+
+def raise_named(env: Any, method: str, error: Exception) -> NoReturn:
+    """Raise the error of a method. If its traceback does not show the environment's own code, the text names the place.
+
+    A step that gives too few values is such a case: the code that unpacks them fails, which is a wrapper's or ours. So
+    is a reset that takes no seed.
     """
-    code = getattr(getattr(env, "unwrapped", env).step, "__code__", None)
+    code = getattr(getattr(getattr(env, "unwrapped", env), method), "__code__", None)
     shown = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     if code is None or code.co_filename in shown:
         raise error
-    gives = "step() gives an observation, a reward, terminated, truncated and a dictionary"
-    raise ValueError(f"{error}; {gives}.{_where(env, 'step')}") from error
+    raise ValueError(f"{error}; {_GIVES[method]}.{place_of(env, method)}") from error
 
 
-def step_place(envs: Envs, n: int) -> str:
-    """Where the `step` of environment `n` is written, as a line for an error; empty if that is not known."""
-    return _where(envs.envs[n] if isinstance(envs, Loop) else getattr(envs, "env", envs), "step")
-
-
-def _where(env: Any, method: str) -> str:
+def place_of(env: Any, method: str) -> str:
+    """Where a method of an environment is written, as a line for an error; empty if that is not known."""
     code = getattr(getattr(getattr(env, "unwrapped", env), method), "__code__", None)
     return f"\n  its {method}() is in {code.co_filename}:{code.co_firstlineno}" if code else ""
 

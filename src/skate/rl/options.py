@@ -35,11 +35,14 @@ def setting(
     text: str,
     *,
     above: float | None = None,
-    least: float | None = None,
+    least: float | str | None = None,
     most: float | None = None,
     infinite: bool = False,
 ) -> T:
-    """A field of an options dataclass: its default, what it does in a few words for `--help`, and its limits."""
+    """A field of an options dataclass: its default, what it does in a few words for `--help`, and its limits.
+
+    `least` may name another setting of the class, whose value is the limit then.
+    """
     limits = {"above": above, "at least": least, "at most": most}
     about = {"help": text, "limits": limits, "infinite": infinite}
     found: T = dataclasses.field(default=default, metadata=about)
@@ -92,13 +95,17 @@ def check_limits(options: Any) -> None:
     """Raise ValueError if a number is outside the limits of its setting, or is NaN or infinite."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        limits = {words: limit for words, limit in field.metadata.get("limits", {}).items() if limit is not None}
+        limits, shown = {}, {}
+        for words, limit in field.metadata.get("limits", {}).items():
+            if limit is not None:
+                limits[words] = getattr(options, limit) if isinstance(limit, str) else limit
+                shown[words] = f"{limit} ({limits[words]})" if isinstance(limit, str) else limit
         for number in value if isinstance(value, tuple) else (value,):
             if not isinstance(number, (int, float)) or isinstance(number, bool):
                 continue
             finite = math.isfinite(number) or (field.metadata.get("infinite") and not math.isnan(number))
             if not finite or not all(_HOLDS[words](number, limit) for words, limit in limits.items()):
-                words = [*([] if finite else ["finite"]), *(f"{words} {limit}" for words, limit in limits.items())]
+                words = [*([] if finite else ["finite"]), *(f"{words} {limit}" for words, limit in shown.items())]
                 wanted = " and ".join(words)
                 raise ValueError(f"{type(options).__name__}.{field.name} is {value!r}, and it must be {wanted}.")
 

@@ -81,6 +81,17 @@ class Network:
             size = hidden
         return layers
 
+    def check_env(self, name: str, observation_space: Any, action_space: Any) -> None:
+        """Raise ValueError unless observations and actions of an environment have the form of this network's."""
+        for what, ours, theirs in (
+            ("observations", self.observation, _described(observation_space, spaces.describe)),
+            ("actions", self.action, _described(action_space, spaces.describe_action)),
+        ):
+            if (wanted := spaces.form(ours)) != (given := spaces.form(theirs)):
+                raise ValueError(
+                    f"this policy is for other environments: its {what} are {wanted}, those of {name} are {given}."
+                )
+
     @property
     def features(self) -> int:
         """How many numbers the last layer gives to the head."""
@@ -177,9 +188,17 @@ class Policy:
 
         Without `rng` it is the most likely action (or the mean); with it, one drawn from the policy's distribution.
         """
-        batch = spaces.is_batch(self.network.observation, observation)
-        flat = (spaces.flatten if batch else spaces.flatten_one)(self.network.observation, observation)
-        rows = self._checked(flat if batch else flat[None])
+        described = self.network.observation
+        try:
+            batch = spaces.is_batch(described, observation)
+            flat = (spaces.flatten if batch else spaces.flatten_one)(described, observation)
+            rows = flat if batch else flat[None]
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            raise ValueError(
+                f"this policy acts on {spaces.form(described)}, and was given a {type(observation).__name__} that is "
+                f"none of them: {type(error).__name__}: {error}."
+            ) from error
+        rows = self._checked(rows)
         outputs = self.outputs(rows)
         noise = None if rng is None else self.noise([rng] * len(rows), 1)[0]
         actions = self.to_env(self.choose(outputs, noise))
@@ -192,6 +211,8 @@ class Policy:
         shape, dtype = spaces.shape_and_dtype(self.network.observation)
         if rows.shape[1:] != shape:
             raise ValueError(f"an observation has the shape {rows.shape[1:]}, and this policy acts on {shape}.")
+        if rows.dtype.kind not in "biuf":
+            raise ValueError(f"an observation is of the type {rows.dtype}, and this policy acts on numbers ({dtype}).")
         if rows.dtype == dtype or dtype.kind == "f":
             return rows
         if not spaces.fits(rows, dtype):
@@ -356,7 +377,10 @@ class Policy:
         described["convolutions"] = tuple(tuple(conv) for conv in described["convolutions"])
         normaliser = None
         if "normaliser" in about:
-            normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.variance"], **about["normaliser"])
+            moments = {name: tensors[key] for name in ("mean", "variance") if (key := f"normaliser.{name}") in tensors}
+            shape, _ = spaces.shape_and_dtype(described["observation"])
+            _check_weights(f"the normaliser's numbers in {file}", {"mean": shape, "variance": shape}, moments)
+            normaliser = Normaliser(moments["mean"], moments["variance"], **about["normaliser"])
         weights = {
             name.removeprefix("weights."): array for name, array in tensors.items() if name.startswith("weights.")
         }
@@ -427,10 +451,16 @@ def _in_order(network: Network, weights: dict[str, np.ndarray], file: Path) -> d
 
 
 def _check_weights(what: str, shapes: dict[str, tuple[int, ...]], weights: dict[str, np.ndarray]) -> None:
-    found = {name: array.shape for name, array in weights.items()}
+    found = {name: np.shape(array) for name, array in weights.items()}
     if found != shapes:
         odd = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
         raise ValueError(f"{what} are not those that the policy's description asks for: {', '.join(odd)}.")
+    for name, array in weights.items():
+        if (given := getattr(array, "dtype", type(array).__name__)) != np.float32:
+            raise ValueError(
+                f"{what} are arrays of float32, and {name} is {given}.\n"
+                "  next: np.asarray(array, np.float32) converts it."
+            )
 
 
 def _described(space: Any, describe: Any) -> spaces.Description:

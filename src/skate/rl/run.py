@@ -145,6 +145,14 @@ class Run:
         every = option_fields.whole("evaluate_every", evaluate_every, 0)
         if stop_at is not None and (isinstance(stop_at, str) or not stop_at == stop_at):
             raise ValueError(f"stop_at is {stop_at!r}, and it must be a number: the score at which the run ends.")
+        for name, place in (("path", path), ("resume", resume)):
+            if place is not None and not isinstance(place, (str, os.PathLike)):
+                raise TypeError(f"{name} is {place!r}, and it must be the path of a folder: a str or a Path.")
+        if not isinstance(callbacks, Sequence) or not all(callable(callback) for callback in callbacks):
+            raise TypeError(
+                f"callbacks is {callbacks!r}, and it must be a list of functions that take a run and a row.\n"
+                "  next: callbacks=[function]."
+            )
         from skate.rl.env import name_of
 
         about: dict[str, Any] = {
@@ -195,6 +203,11 @@ class Run:
             self._lock(stack)
             if self._resumed:
                 self._restore()
+                if self.steps >= self.target and self._progress is not False:
+                    sys.stderr.write(
+                        f"{self.path} has {self.steps:,} steps already, and steps={self.target:,} asks for no more: "
+                        "nothing is trained.\n"
+                    )
             if not self._resumed:
                 self._write_options()
             self._file = stack.enter_context(open(self.path / "progress.jsonl", "a", encoding="utf-8"))

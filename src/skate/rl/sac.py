@@ -61,7 +61,7 @@ class SACOptions:
     gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
     tau: float = setting(0.005, "how far the critics for targets follow in a gradient step", above=0, most=1)
     entropy: float | None = setting(None, "entropy that the policy is kept at; none: minus the number of dimensions")
-    capacity: int = setting(100_000, "transitions in the replay", least=1)
+    capacity: int = setting(100_000, "transitions in the replay", least="minibatch")
     save_replay_mb: int = setting(64, "a larger replay is not part of checkpoints", least=0)
     hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", least=1)
     activation: Literal["tanh", "relu"] = setting("relu", "tanh or relu")

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 import skate
-from skate.rl import spaces
 from skate.rl.block import Batch, Block
 from skate.rl.env import EnvError, name_of, portable
 from skate.rl.lane import Lane
@@ -202,16 +201,7 @@ class Simulators:
             )
         if policy.network is self._network:
             return
-        observation, action = self._described()
-        for what, one, other in (
-            ("observations", policy.network.observation, spaces.describe(observation)),
-            ("actions", policy.network.action, spaces.describe_action(action)),
-        ):
-            if (wanted := _form(one)) != (given := _form(other)):
-                raise ValueError(
-                    f"this policy is for other environments: its {what} are {wanted}, those of {name_of(self.env)} "
-                    f"are {given}."
-                )
+        policy.network.check_env(name_of(self.env), *self._described())
         self._network = policy.network
 
     def _unordered(self, policy: Policy | None, steps: int, fragment: int) -> Batch:
@@ -341,14 +331,6 @@ def raise_env_error(error: BaseException | None) -> None:
     """Raise what an environment did wrong as if it had been done here, without the way that the error took."""
     if isinstance(error, skate.exceptions.TaskError) and isinstance(error.cause, EnvError):
         raise EnvError(str(error.cause)) from None
-
-
-def _form(space: spaces.Description) -> str:
-    """What observations or actions look like to a policy."""
-    if "sizes" in space:
-        return f"choices of {space['sizes']} from {space['start']}"
-    shape, dtype = spaces.shape_and_dtype(space)
-    return f"{'images' if dtype == np.uint8 else 'arrays'} of shape {shape}"
 
 
 def _indented(text: str) -> str:

@@ -61,6 +61,14 @@ def shape_and_dtype(description: Description) -> tuple[tuple[int, ...], np.dtype
     return (_width(description),), np.dtype(np.float32)
 
 
+def form(description: Description) -> str:
+    """What observations or actions look like to a policy: those of one form are the same to it."""
+    if "sizes" in description:
+        return f"choices of {description['sizes']} from {description['start']}"
+    shape, dtype = shape_and_dtype(description)
+    return f"{'images' if dtype == np.uint8 else 'arrays'} of shape {shape}"
+
+
 def fits(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
     """Whether values can be stored as that type without becoming others. Rounding of floats is allowed."""
     if array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind"):
