@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import pickle
 import re
 import sys
@@ -743,3 +744,29 @@ def test_a_reference_cannot_be_made_by_hand_and_says_so_once(monkeypatch: pytest
         skate.ObjectRef()  # type: ignore[call-arg]
     gc.collect()
     assert not ignored
+
+
+KEEPS_AN_ERROR = """
+try:
+    import nothing_of_the_kind
+except ImportError as error:
+    KEPT = error  # with its traceback, and so the frames of all who called
+
+def fail(values):
+    raise ValueError("as asked")
+"""
+
+
+def test_a_module_that_keeps_an_error_of_its_import_does_not_keep_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker imports it while it loads the function, so the frame that runs the task is among those kept."""
+    (tmp_path / "keeps_an_error.py").write_text(KEEPS_AN_ERROR)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fail = skate.remote(importlib.import_module("keeps_an_error").fail)
+    ref = skate.put(bytes(1_000_000))
+    with pytest.raises(ValueError, match="as asked"):
+        skate.get(fail.remote([ref]))
+    id = ref.binary()
+    del ref
+    wait_for(lambda: id not in current.get_runtime().table.entries, FREED_WITHIN_S, "the object to be freed")

@@ -426,6 +426,9 @@ class Executor:
 
     def _execute(self, peer: Peer, task: Task) -> Result | None:
         """Run one task to its result."""
+        function: Any
+        args: Any
+        kwargs: Any
         try:
             extra = task.extra
             self._runtime.context.enter(task, extra.attempt if extra is not None else 0)
@@ -444,7 +447,7 @@ class Executor:
                 produce = self.producer.stream if extra.generator == "streaming" else self.producer.dynamic
                 return produce(peer, task, extra, function(*args, **kwargs))
             value = function(*args, **kwargs)
-            del args, kwargs  # so that what the task does not keep is gone before `kept` is decided
+            args = kwargs = None  # so that what the task does not keep is gone before `kept` is decided
             return self.store_returns(peer, task, extra, value)
         except TaskInterrupt:
             return self.interrupted(peer, task)
@@ -456,6 +459,9 @@ class Executor:
                 self.actor.exit(error)
                 return None
             return self.failed(peer, task, error)
+        finally:
+            # A module that keeps an error of its own import keeps this frame, which called it, for ever.
+            args = kwargs = value = function = None
 
     def failed(self, peer: Peer, task: Task, error: BaseException) -> Result:
         began = type(error) is not OutOfReach
