@@ -49,6 +49,16 @@ def test_a_delayed_reward_is_worth_gamma_one_step_before() -> None:
     assert run.reasons == ["blocks were taken as they finished"]
 
 
+def test_time_without_a_wait_is_never_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 1.0, 2.0])
+    monkeypatch.setattr(impala.time, "perf_counter", lambda: next(ticks))
+    worked = iter([0.0, 1.5])
+    monkeypatch.setattr(impala.time, "thread_time", lambda: next(worked))
+    part = impala.Part()
+    part.take(iter(["a block"]))
+    assert part._waiting_s == 0.0
+
+
 def test_the_action_that_an_observation_asks_for_is_found_and_rows_say_who_waits() -> None:
     run = impala.train(probe("both"), 12_000, **{**QUICK, "lanes": 2})
     assert run.policy.act(np.array([[-1.0], [1.0]], np.float32)).tolist() == [0, 1]

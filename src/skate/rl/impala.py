@@ -201,7 +201,8 @@ class Part:
         """Take the next block, and note how long this thread slept until there was one."""
         began, worked = time.perf_counter(), time.thread_time()
         block = next(stream)
-        self._waiting_s += time.perf_counter() - began - (time.thread_time() - worked)
+        # The two clocks are not read in one moment: a wait that was none may come out below 0.
+        self._waiting_s += max(0.0, time.perf_counter() - began - (time.thread_time() - worked))
         return block
 
     def add(self, batch: Batch, version: int, losses: np.ndarray) -> None:
