@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import numbers
 import os
@@ -430,10 +431,8 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
 
 def _at_exit() -> None:
     current.set_exiting()  # first: a thread that runs on must not start another runtime while this one ends
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # all is tidied up then, and atexit would print a traceback
         shutdown()
-    except KeyboardInterrupt:  # the user does not want to wait: what is left ends with this process
-        pass
 
 
 atexit.register(_at_exit)

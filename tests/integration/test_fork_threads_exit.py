@@ -541,6 +541,25 @@ def at_exit():
         assert output == "2\n"
 
 
+def test_ctrl_c_while_a_program_ends_says_nothing() -> None:
+    _, errors = run(
+        """
+import signal
+from skate._worker import current
+
+def press():
+    while not current._exiting:
+        time.sleep(0.0002)
+    os.kill(os.getpid(), signal.SIGINT)
+
+skate.init(num_cpus=1)
+skate.get(add_one.remote(1))
+threading.Thread(target=press, daemon=True).start()
+"""
+    )
+    assert errors == ""
+
+
 def test_use_in_an_atexit_handler_of_a_module_imported_first() -> None:
     """Registered before Skate was even imported, so it runs when Skate has gone."""
     program = (
@@ -689,20 +708,3 @@ def test_sys_exit_in_a_thread_and_in_a_task_end_neither_driver_nor_worker(runtim
     with pytest.raises(runtime.exceptions.SkateError):
         runtime.get(leave.remote(3))
     assert runtime.get(pid.remote()) > 0
-
-
-def test_ctrl_c_while_skate_ends_with_the_program_prints_nothing() -> None:
-    """The second Ctrl-C of an impatient user arrives while the atexit handler waits for the node."""
-    _, errors = run(
-        """
-import signal
-from skate import _api
-skate.init(num_cpus=1)
-really = _api.shutdown
-def interrupted():
-    os.kill(os.getpid(), signal.SIGINT)
-    really()
-_api.shutdown = interrupted
-"""
-    )
-    assert errors == ""

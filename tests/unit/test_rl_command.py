@@ -100,7 +100,10 @@ def test_a_run_of_another_algorithm_is_named(run: Run, capsys: pytest.CaptureFix
     [
         (("--video", "nowhere/out.gif"), "there is no folder nowhere"),
         (("--video", "out.gif", "--episodes", "0"), "--episodes 0: at least 1 is needed"),
-        (("--video", "out.gif", "--env", "Pendulum-v1"), "this policy is for other environments: its observations"),
+        (
+            ("--video", "out.gif", "--env", "Pendulum-v1"),
+            "its observations are arrays of shape (2,), those of Pendulum-v1 are arrays of shape (3,).",
+        ),
         (("--video", "out.TXT"), "out.TXT is no video"),
     ],
 )
@@ -186,8 +189,18 @@ def test_a_resumed_run_knows_its_environment(trained: list[Any], run: Run, capsy
         ("train ppo Walk-v0 --learning-rate x", 2, "argument --learning-rate: 'x' is not float.\n  next: "),
         ("train ppo Nothing-v0", 1, "skate: there is no environment 'Nothing-v0': "),
         ("train ppo absent:Walk-v0", 1, "skate: there is no environment 'absent:Walk-v0': "),
-        (f"train ppo {WALK} --steps 0", 1, "skate: steps is 0, and it must be a whole number, at least 1."),
+        (f"train ppo {WALK} --steps 0", 1, "skate: --steps is 0, and it must be a whole number, at least 1."),
         (f"train ppo {WALK} --gamma 2", 1, "skate: --gamma is 2.0, and it must be at least 0 and at most 1."),
+        (
+            f"train dqn {WALK} --capacity 64 --minibatch 65",
+            1,
+            "skate: --capacity is 64, and it must be at least 65, which is --minibatch.",
+        ),
+        (
+            "train ppo --resume RUN --steps 100",
+            1,
+            "is at 100 steps already, and steps=100 says where it ends.\n  next: more steps= (--steps)",
+        ),
         (f"train ppo {WALK} --resume nowhere", 1, "skate: nowhere is not the folder of a run"),
         (
             "eval nowhere",
@@ -247,6 +260,19 @@ def test_play_writes_a_gif(run: Run, capsys: pytest.CaptureFixture[str]) -> None
     assert out == "episode 1: return 5 in 5 steps\nepisode 2: return 5 in 5 steps\nout.gif\n"
     with Image.open("out.gif") as image:
         assert (image.n_frames, image.size, image.info["duration"]) == (10, (48, 32), 40)
+
+
+def test_a_step_that_raises_while_it_is_played_is_named(
+    monkeypatch: pytest.MonkeyPatch, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(self: Any, action: Any) -> Any:
+        raise StopIteration("no more tape")
+
+    monkeypatch.setattr(importlib.import_module("walk_env").Walk, "step", step)
+    code, _, err = said(capsys, "play", str(run.path), "--video", "out.gif")
+    assert code == 1
+    assert f"{WALK} failed: StopIteration: no more tape" in err
+    assert f'"{__file__}", line {step.__code__.co_firstlineno + 1}' in err
 
 
 def test_play_to_mp4_without_ffmpeg_names_the_extra(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import types
@@ -528,6 +529,20 @@ def test_a_step_that_returns_the_wrong_thing_says_which_and_where(how: str, said
     assert f"{__file__}:{Breaks.step.__code__.co_firstlineno}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("how", "said"), [("four", "expected 5, got 4"), ("reward", "as a reward"), ("shape", "shape")]
+)
+def test_a_step_of_one_environment_is_named_as_well(how: str, said: str) -> None:
+    """`es` steps its environments one by one."""
+    envs = make_envs(lambda: Breaks(how), 1)
+    assert isinstance(envs, Loop)
+    envs.reset([0])
+    with pytest.raises(ValueError, match=said) as caught:
+        for _ in range(2):
+            envs.step_one(0, 1)
+    assert f"its step() is in {__file__}:{Breaks.step.__code__.co_firstlineno}" in str(caught.value)
+
+
 def test_a_step_of_four_values_inside_a_wrapper_is_named_too() -> None:
     lane = Lane(lambda: gymnasium.wrappers.TimeLimit(Breaks("four"), 5), 0, 1, 0, 0, 1)
     with pytest.raises(EnvError, match="expected 5, got 4") as caught:
@@ -540,59 +555,112 @@ def test_a_reset_without_a_dictionary_is_named() -> None:
         def reset(self, **arguments: Any) -> Any:
             return super().reset(**arguments)[0]
 
-    with pytest.raises(EnvError, match=r"gave an array of shape \(3,\) from reset\(\), which gives") as caught:
+    with pytest.raises(EnvError, match=r"gave an array of shape \(3,\) of float32 from reset\(\); .* gives") as caught:
         Lane(Old, 0, 1, 0, 0, 1)
     assert f"its reset() is in {__file__}:{Old.reset.__code__.co_firstlineno}" in str(caught.value)
 
 
-@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("vector", [False, True], ids=["env", "vector"])
 def test_a_reset_that_takes_no_seed_is_named(vector: bool) -> None:
-    class Unseeded(Scripted):
+    class Old(Scripted):
         def reset(self) -> Any:  # type: ignore[override]
             return super().reset()
 
-    class UnseededVector(SyncVectorEnv):
-        def reset(self, *, options: Any = None) -> Any:  # type: ignore[override]
-            return super().reset(options=options)
+    class OldVector(ScriptedVector):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
 
-    kind: Any = (lambda: UnseededVector([Scripted])) if vector else Unseeded
-    with pytest.raises(EnvError, match="takes a seed and gives an observation and a dictionary") as caught:
-        Lane(kind, 0, 1, 0, 0, 1)
-    line = (UnseededVector if vector else Unseeded).reset.__code__.co_firstlineno
-    assert f"its reset() is in {__file__}:{line}" in str(caught.value)
-
-
-def test_a_factory_that_gives_no_environment_is_named_with_its_line() -> None:
-    def forgot() -> None:
-        Scripted()
-
-    with pytest.raises(EnvError, match=r"the factory gave a NoneType, which is no environment") as caught:
-        Lane(forgot, 0, 1, 0, 0, 1)
-    assert f"it is in {__file__}:{forgot.__code__.co_firstlineno}" in str(caught.value)
+    kind: Any = OldVector if vector else Old
+    with pytest.raises(EnvError, match=r"unexpected keyword argument 'seed'; reset\(\) takes `seed` and") as caught:
+        Lane(lambda: OldVector(2, AutoresetMode.NEXT_STEP) if vector else Old(), 0, 2, 0, 0, 1)
+    assert f"its reset() is in {__file__}:{kind.reset.__code__.co_firstlineno}" in str(caught.value)
 
 
-def test_a_vector_that_gives_no_last_observations_says_so() -> None:
-    class Silent(SyncVectorEnv):
-        def step(self, actions: Any) -> Any:
-            *outcome, info = super().step(actions)
-            return *outcome, {key: part for key, part in info.items() if key != "final_obs"}
+class Unfinished:
+    """No environment: it has no spaces."""
 
-    lane = Lane(lambda: Silent([Scripted], autoreset_mode=AutoresetMode.SAME_STEP), 0, 1, 0, 0, 1)
-    with pytest.raises(EnvError, match=r"gave no info\['final_obs'\]") as caught:
-        lane.run(None, 50)
-    assert f"its step() is in {__file__}:{Silent.step.__code__.co_firstlineno}" in str(caught.value)
+    def reset(self, **arguments: Any) -> Any:
+        return None
+
+    def step(self, action: Any) -> Any:
+        return None
 
 
-@pytest.mark.parametrize("acting", [False, True])
-def test_a_stop_iteration_is_an_error_like_any_other(acting: bool) -> None:
+class Maker:
+    def __call__(self) -> Any:
+        return Unfinished()
+
+
+def forgets_to_return() -> Any:
+    Scripted()
+
+
+@pytest.mark.parametrize(
+    ("factory", "line", "said"),
+    [
+        (
+            forgets_to_return,
+            forgets_to_return,
+            "gave None, .* no reset, no step, no observation_space, no action_space",
+        ),
+        (functools.partial(forgets_to_return), forgets_to_return, "gave None, and it must give an Env or a VectorEnv"),
+        (Unfinished, Unfinished.reset, "gave an Unfinished, .* this has no observation_space, no action_space"),
+        (Maker(), Maker.__call__, "gave an Unfinished, .* this has no observation_space, no action_space"),
+    ],
+)
+def test_a_factory_that_makes_no_environment_is_named(factory: Any, line: Any, said: str) -> None:
+    with pytest.raises(EnvError, match=f"TypeError: the factory {said}") as caught:
+        Lane(factory, 0, 2, 0, 0, 1)
+    assert f"the factory is in {__file__}:{line.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_a_vector_that_resets_without_its_last_observations_is_named() -> None:
+    class Hides(ScriptedVector):
+        def step(self, actions: Any) -> tuple[Any, ...]:
+            return *super().step(actions)[:4], {}
+
+    lane = Lane(lambda: Hides(2, AutoresetMode.SAME_STEP), 0, 2, 0, 0, 1)
+    with pytest.raises(EnvError, match="its dictionary has no 'final_obs': the last observations") as caught:
+        lane.run(None, 10)
+    assert f"its step() is in {__file__}:{Hides.step.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "factory"])
+def test_a_stop_iteration_is_an_error_of_the_environment(method: str) -> None:
     class Exhausted(Scripted):
+        def reset(self, **arguments: Any) -> Any:
+            return super().reset(**arguments) if method == "step" else next(iter(()))
+
         def step(self, action: Any) -> Any:
             return next(iter(()))
 
-    lane = Lane(Exhausted, 2, 1, 0, 0, 1)
-    policy = Policy.create(Scripted.observation_space, Scripted.action_space) if acting else None
-    with pytest.raises(EnvError, match="Exhausted failed in lane 2: StopIteration"):
-        lane.run(policy, 3)
+    with pytest.raises(EnvError, match=r"failed in lane 5: StopIteration") as caught:
+        Lane((lambda: next(iter(()))) if method == "factory" else Exhausted, 5, 1, 0, 0, 1).run(None, 3)
+    assert __file__ in str(caught.value)
+
+
+def test_both_ways_to_step_take_the_same_observations_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array of another class gets the same look in both, and a plain one none."""
+    looks: list[type] = []
+    really = Loop._checked
+
+    def looked(self: Loop, i: int, observation: Any, method: str = "step") -> np.ndarray:
+        if method == "step":
+            looks.append(type(observation))
+        return really(self, i, observation, method)
+
+    class Masked(Scripted):
+        def step(self, action: Any) -> Any:
+            observation, *rest = super().step(action)
+            return np.ma.MaskedArray(observation), *rest
+
+    monkeypatch.setattr(Loop, "_checked", looked)
+    for kind, expected in ((Scripted, []), (Masked, [np.ma.MaskedArray] * 3)):
+        lane = Lane(kind, 0, 1, 0, 0, 1)
+        for policy in (policy_of(lane), None):
+            looks.clear()
+            lane.run(policy, 3)
+            assert looks == expected
 
 
 def test_an_observation_that_is_used_again_is_copied() -> None:

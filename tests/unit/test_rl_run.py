@@ -368,6 +368,53 @@ def test_arguments_that_cannot_be_make_no_folder(arguments: dict[str, Any], text
 
 
 @pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"callbacks": print}, "callbacks is <built-in function print>, and it must be a list of functions of the run"),
+        (
+            {"callbacks": [print, 3]},
+            r"callbacks is \[<built-in function print>, 3\], and it must be a list of functions",
+        ),
+        ({"callbacks": "print"}, "callbacks is 'print', and it must be a list of functions"),
+        ({"path": 3}, "path is 3, and it must be a str or a Path: the folder of a run"),
+        ({"resume": b"runs"}, "resume is b'runs', and it must be a str or a Path: the folder of a run"),
+    ],
+)
+def test_arguments_of_another_type_are_named_and_make_no_folder(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        begin(**arguments)
+    assert not Path("runs").exists()
+
+
+def test_the_folder_of_a_run_is_a_path() -> None:
+    with pytest.raises(TypeError, match="the run is 3, and it must be a str or a Path"):
+        Run.load(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("steps", [1000, 500])
+def test_a_run_that_is_at_its_steps_already_says_so(steps: int) -> None:
+    made = train(begin())
+    before = {file.name: file.read_bytes() for file in made.path.iterdir()}
+    text = f"{made.path} is at 1,000 steps already, and steps={steps:,} says where it ends.\n  next: more steps="
+    with pytest.raises(ValueError, match=text):
+        train(begin(resume=made.path, steps=steps))
+    assert {file.name: file.read_bytes() for file in made.path.iterdir()} == before
+
+
+def test_a_run_that_was_stopped_beyond_the_steps_says_so() -> None:
+    with pytest.raises(RuntimeError, match="lane"):
+        train(begin(), stop_after=5, every=1)
+    with pytest.raises(ValueError, match="is at 500 steps already, and steps=500 says where it ends"):
+        train(begin(resume="runs/ppo-CartPole-v1-1", steps=500))
+
+
+def test_a_run_that_was_killed_while_it_was_scored_gets_its_score() -> None:
+    made = train(begin())
+    (made.path / "summary.json").unlink()
+    assert train(begin(resume=made.path)).score is not None
+
+
+@pytest.mark.parametrize(
     ("file", "content", "text"),
     [
         (
@@ -426,36 +473,12 @@ def test_settings_have_limits(settings: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [DQNOptions, SACOptions])
-def test_a_replay_holds_at_least_a_minibatch(kind: Any) -> None:
-    wanted = re.escape(f"{kind.__name__}.capacity is 10, and it must be at least minibatch (32).")
-    with pytest.raises(ValueError, match=wanted):
-        choose(kind, None, {"capacity": 10, "minibatch": 32})
+def test_a_replay_holds_a_minibatch_at_least(kind: Any) -> None:
     assert choose(kind, None, {"capacity": 32, "minibatch": 32}).capacity == 32
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"callbacks": print}, "callbacks is <built-in function print>, and it must be a list of functions"),
-        ({"callbacks": [3]}, "callbacks is [3], and it must be a list of functions"),
-        ({"path": 3}, "path is 3, and it must be the path of a folder"),
-        ({"resume": 3}, "resume is 3, and it must be the path of a folder"),
-    ],
-)
-def test_arguments_of_another_type_are_named(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(text)):
-        begin(**arguments)
-    assert not Path("runs").exists()
-
-
-def test_a_run_that_has_the_steps_already_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    made = train(begin(path="there"))
-    train(begin(resume=made.path, steps=500, progress=None))
-    assert (
-        "there has 1,000 steps already, and steps=500 asks for no more: nothing is trained." in capfd.readouterr().err
-    )
-    train(begin(resume=made.path, steps=1200, progress=None))
-    assert "already" not in capfd.readouterr().err
+    name = kind.__name__
+    text = f"^{name}.capacity is 31, and it must be at least 32, which is {name}.minibatch.$"
+    with pytest.raises(ValueError, match=text):
+        choose(kind, None, {"capacity": 31, "minibatch": 32})
 
 
 def test_options_have_the_types_of_their_settings_however_they_are_given() -> None:

@@ -45,6 +45,10 @@ EXAMPLES = """example:
   skate rl eval runs/ppo-CartPole-v1-1 --episodes 100
   skate rl play runs/ppo-CartPole-v1-1 --video out.gif"""
 FRAMES_PER_SECOND = 30
+#: Settings and arguments in errors of the library. In the shell they are flags.
+ARGUMENTS = re.compile(
+    r"\b[A-Z]\w*Options\.(?P<setting>\w+)|^(?P<argument>steps|seed|path|evaluate_every|stop_at)\b(?= is )"
+)
 
 
 def main(words: Sequence[str]) -> int:
@@ -65,9 +69,8 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:
         if not is_deliberate(error):
             raise
-        # The library names a setting as PPOOptions.gamma; on the shell it is --gamma.
-        said = re.sub(r"\b[A-Z]+Options\.(\w+)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
-        what, _, then = said.partition("\n  next: ")
+        text = ARGUMENTS.sub(lambda found: "--" + found[found.lastgroup or 0].replace("_", "-"), str(error))
+        what, _, then = text.partition("\n  next: ")
         raise Trouble(what, then) from None
 
 
@@ -280,18 +283,20 @@ def _frames(policy: Any, env: str, options: argparse.Namespace, mode: str) -> It
     """Frames a second, and then every frame."""
     import gymnasium
 
-    from skate.rl.env import find_spec
+    from skate.rl.env import blamed, find_spec
 
     made = gymnasium.make(find_spec(env), render_mode=mode)
     try:
-        policy.network.check_env(env, made.observation_space, made.action_space)
+        policy.network.check_env(made.observation_space, made.action_space, env)
         yield int(made.metadata.get("render_fps") or FRAMES_PER_SECOND)
         for episode in range(options.episodes):
-            observation, _ = made.reset(seed=options.seed + episode)
+            with blamed(env):
+                observation, _ = made.reset(seed=options.seed + episode)
             total, steps, over = 0.0, 0, False
             while not over:
                 yield made.render() if mode == "rgb_array" else None  # a window is drawn by each step
-                observation, reward, terminated, truncated, _ = made.step(policy.act(observation))
+                with blamed(env):
+                    observation, reward, terminated, truncated, _ = made.step(policy.act(observation))
                 total, steps, over = total + float(reward), steps + 1, terminated or truncated
             print(f"episode {episode + 1}: return {total:.4g} in {steps:,} steps")
     finally:

@@ -225,7 +225,7 @@ class Memory:
         kind: Any = skate.remote(Prioritised).options(num_cpus=0).remote if self._in_actor else Prioritised
         self._replay = kind(self._options.capacity, self._run.fresh_seed, self._options.alpha)
         self._next = None
-        kept = {name.removeprefix("replay."): a for name, a in tensors.items() if name.startswith("replay.")}
+        kept = files.part(tensors, "replay")
         self.length = len(kept.get("rewards", ()))
         if kept:
             self._call("restore", kept)
@@ -253,19 +253,8 @@ def train(
     >>> action = run.policy.act(observation)
     """
     chosen = choose(DQNOptions, options, settings, resume)
-    started = Run.begin(
-        "dqn",
-        env,
-        chosen,
-        steps=steps,
-        seed=seed,
-        path=path,
-        resume=resume,
-        callbacks=callbacks,
-        progress=progress,
-        evaluate_every=evaluate_every,
-        stop_at=stop_at,
-    )
+    how = (path, resume, callbacks, progress, evaluate_every, stop_at)
+    started = Run.begin("dqn", env, chosen, steps, seed, *how)
     with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, torch_policy.threads(chosen.threads):
         policy = Policy.create(
             sims.observation_space,
@@ -319,12 +308,7 @@ def iterate(run: Run, stream: Iterator[Block], learner: Learner, memory: Memory)
     run.log(run.steps + steps, returns=returns, policy=learner.newest(), **numbers)
 
 
-def main() -> None:
-    """Run `skate rl train dqn` with the arguments of this program."""
+if __name__ == "__main__":
     from skate.rl.command import train_main
 
     train_main("dqn")
-
-
-if __name__ == "__main__":
-    main()

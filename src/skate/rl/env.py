@@ -18,8 +18,8 @@ import inspect
 import os
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
@@ -28,6 +28,12 @@ import numpy as np
 from skate.rl import spaces
 
 _HERE = os.path.dirname(__file__)
+
+#: What gymnasium asks of a method.
+_CONTRACTS = {
+    "reset": "reset() takes `seed` and `options` by name, and gives an observation and a dictionary",
+    "step": "step() gives an observation, a reward, terminated, truncated and a dictionary",
+}
 
 
 class EnvError(RuntimeError):
@@ -70,12 +76,12 @@ class Envs(ABC):
         """Step every environment."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the environments."""
+    def one(self, i: int) -> Any:
+        """Give the environment with an index, or the vector environment that it is a part of."""
 
     @abstractmethod
-    def behind(self, n: int) -> Any:
-        """Give the object that environment `n` is, or is part of: errors name where its methods are written."""
+    def close(self) -> None:
+        """Close the environments."""
 
 
 class Loop(Envs):
@@ -86,6 +92,8 @@ class Loop(Envs):
         self._describe(envs[0].observation_space, envs[0].action_space, len(envs))
         self._steps = [env.step for env in envs]
         self._flat = spaces.is_flat(self.observation)
+        #: Class of the observations that need no look: no class is None, so where it is None all of them get one.
+        self._kind = np.ndarray if self._flat else None
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
         observations = np.empty((self.count, *self.shape), self.dtype)
@@ -95,30 +103,35 @@ class Loop(Envs):
 
     def reset_one(self, i: int, seed: int | None = None) -> np.ndarray:
         """Begin an episode in one environment."""
+        return self._checked(i, reset_named(self.envs[i], seed=seed), "reset")
+
+    def step_one(self, i: int, action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        """Step one environment, and leave it at the end of its episode: observation, reward, terminated, truncated."""
         try:
-            begun = self.envs[i].reset(seed=seed)
+            observation, reward, over, cut, _ = self._steps[i](action)
         except (TypeError, ValueError) as error:
-            raise_named(self.envs[i], "reset", error)
-        if not (isinstance(begun, tuple) and len(begun) == 2):
-            gave = f"environment {i} gave {_short(begun)} from reset(), which gives an observation and a dictionary"
-            raise ValueError(f"{gave}.{place_of(self.envs[i], 'reset')}")
-        return self._checked(i, begun[0], "reset")
+            raise_placed(self.envs[i], "step", error)
+        kind, shape, dtype = self._kind, self.shape, self.dtype
+        if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
+            observation = self._checked(i, observation)
+        if getattr(reward, "shape", ()):
+            self._numbers([reward], i)
+        return observation, reward, over, cut
 
     def step(self, actions: np.ndarray) -> Step:
         observations = np.empty((self.count, *self.shape), self.dtype)
         rewards, terminated, truncated, finals = [], [], [], {}
-        shape, dtype = self.shape, self.dtype
-        kind = np.ndarray if self._flat else None  # no class is None: `_checked` flattens every observation
+        kind, shape, dtype = self._kind, self.shape, self.dtype
         for i, action in enumerate(actions if actions.ndim > 1 else actions.tolist()):
             try:
                 observation, reward, over, cut, _ = self._steps[i](action)
             except (TypeError, ValueError) as error:
-                raise_named(self.envs[i], "step", error)
+                raise_placed(self.envs[i], "step", error)
             # Assigning would broadcast an observation of another shape, and change one of another kind, without a word.
             if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
                 observation = self._checked(i, observation)
             if over or cut:
-                finals[i] = np.array(observation, dtype)
+                finals[i] = np.array(observation, self.dtype)
                 observation = self.reset_one(i)
             observations[i] = observation
             rewards.append(reward)
@@ -135,8 +148,7 @@ class Loop(Envs):
         Returns the observation after the last action, the rewards, and for each end of an episode its time, whether it
         terminated, whether it was truncated, and its last observation.
         """
-        step, shape, dtype = self._steps[i], self.shape, self.dtype
-        kind = np.ndarray if self._flat else None  # no class is None: `_checked` flattens every observation
+        step, kind, shape, dtype = self._steps[i], self._kind, self.shape, self.dtype
         rewards: list[float] = []
         ends: list[tuple[int, bool, bool, np.ndarray]] = []
         # An environment may use its array again, so each observation is copied. Bytes are the cheapest copy.
@@ -146,7 +158,7 @@ class Loop(Envs):
             try:
                 observation, reward, over, cut, _ = step(action)
             except (TypeError, ValueError) as error:
-                raise_named(self.envs[i], "step", error)
+                raise_placed(self.envs[i], "step", error)
             if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
                 observation = self._checked(i, observation).astype(dtype, copy=False)
             rewards.append(reward)
@@ -156,12 +168,12 @@ class Loop(Envs):
         out[:] = np.frombuffer(b"".join(seen), dtype).reshape(out.shape)
         return observation, self._numbers(rewards, i), ends
 
+    def one(self, i: int) -> Any:
+        return self.envs[i]
+
     def close(self) -> None:
         for env in self.envs:
             env.close()
-
-    def behind(self, n: int) -> Any:
-        return self.envs[n]
 
     def _checked(self, i: int, observation: Any, method: str = "step") -> np.ndarray:
         problem, flat = "", np.empty(0)
@@ -176,8 +188,7 @@ class Loop(Envs):
         except (ValueError, IndexError, KeyError, TypeError) as error:
             problem = f"that is not in its observation_space ({error!r})"
         if problem:
-            place = place_of(self.envs[i], method)
-            raise ValueError(f"environment {i} gave an observation {problem}.{place}") from None
+            raise wrong(self.envs[i], method, f"environment {i} gave an observation {problem}") from None
         return flat
 
     def _numbers(self, rewards: list[Any], i: int | None = None) -> np.ndarray:
@@ -190,7 +201,7 @@ class Loop(Envs):
         odd = next((k for k, reward in enumerate(rewards) if np.ndim(reward)), 0)
         which = odd if i is None else i
         said = f"{rewards[odd]!r} as a reward, and that is one number"
-        raise ValueError(f"environment {which} gave {said}.{place_of(self.envs[which], 'step')}")
+        raise wrong(self.envs[which], "step", f"environment {which} gave {said}")
 
 
 class Vector(Envs):
@@ -214,29 +225,23 @@ class Vector(Envs):
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
         self._ended = np.zeros(self.count, bool)
         if seeds is None or not self._seeds_taken:
-            return self._checked(self.env.reset()[0])
+            return self._checked(reset_named(self.env), "reset")
         taken = [int(seed) for seed in seeds[: self._seeds_taken]]
-        try:
-            begun = self.env.reset(seed=taken if self._seeds_taken > 1 else taken[0])
-        except (TypeError, ValueError) as error:
-            raise_named(self.env, "reset", error)
-        return self._checked(begun[0])
+        return self._checked(reset_named(self.env, seed=taken if self._seeds_taken > 1 else taken[0]), "reset")
 
     def step(self, actions: np.ndarray) -> Step:
         try:
             raw, rewards, terminated, truncated, info = self.env.step(actions)
         except (TypeError, ValueError) as error:
-            raise_named(self.env, "step", error)
+            raise_placed(self.env, "step", error)
         observations = self._checked(raw)
         # Copies: the next step may use the same arrays again.
         rewards, terminated = np.array(rewards, np.float32), np.array(terminated, bool)
         truncated = np.array(truncated, bool)
         if not rewards.shape == terminated.shape == truncated.shape == (self.count,):
             shapes = rewards.shape, terminated.shape, truncated.shape
-            place = place_of(self.env, "step")
-            raise ValueError(
-                f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},).{place}"
-            )
+            said = f"the vector environment gave rewards and flags of shapes {shapes}, not ({self.count},)"
+            raise wrong(self.env, "step", said)
         ended = terminated | truncated
         finals: dict[int, np.ndarray] = {}
         real = self._all_real
@@ -249,48 +254,38 @@ class Vector(Envs):
             self._ended = ended
         elif ended.any():
             if self._mode == "SameStep":
-                last = self._last(info)
-                finals = {int(i): self._final(last, int(i)) for i in np.flatnonzero(ended)}
+                finals = {int(i): self._final(info, int(i)) for i in np.flatnonzero(ended)}
             else:
                 finals = {int(i): observations[i].copy() for i in np.flatnonzero(ended)}
-                observations = self._checked(self.env.reset(options={"reset_mask": ended})[0])
+                observations = self._checked(reset_named(self.env, options={"reset_mask": ended}), "reset")
         return Step(observations, rewards, terminated, truncated, real, finals)
+
+    def one(self, i: int) -> Any:
+        return self.env
 
     def close(self) -> None:
         self.env.close()
 
-    def behind(self, n: int) -> Any:
-        return self.env
-
-    def _last(self, info: Any) -> Any:
-        if "final_obs" in info:
-            return info["final_obs"]
-        raise ValueError(
-            "the vector environment resets itself in the step that ends an episode (SameStep), and that step gave no "
-            f"info['final_obs'], the last observations of the episodes.{place_of(self.env, 'step')}\n"
-            "  next: give them, or say in metadata['autoreset_mode'] that it resets in the next step."
-        )
-
-    def _final(self, last: Any, i: int) -> np.ndarray:
+    def _final(self, info: Any, i: int) -> np.ndarray:
+        last = info.get("final_obs")
+        if last is None:
+            said = "the vector environment resets in the step in which an episode ends, and its dictionary has no"
+            raise wrong(self.env, "step", f"{said} 'final_obs': the last observations of the episodes that ended")
         if isinstance(last, dict):
             return spaces.flatten_one(self.observation, {key: part[i] for key, part in last.items()})
         if isinstance(last, tuple):
             return spaces.flatten_one(self.observation, tuple(part[i] for part in last))
         return spaces.flatten_one(self.observation, last[i]).copy()
 
-    def _checked(self, observations: Any) -> np.ndarray:
+    def _checked(self, observations: Any, method: str = "step") -> np.ndarray:
         flat = spaces.flatten(self.observation, observations)
         if flat.shape != (self.count, *self.shape):
-            raise ValueError(
-                f"the vector environment gave observations of shape {flat.shape}; "
-                f"its spaces say {(self.count, *self.shape)}.{place_of(self.env, 'step')}"
-            )
-        if not spaces.fits(flat, self.dtype):
-            raise ValueError(
-                f"the vector environment gave observations of {flat.dtype} with values that {self.dtype}, which its "
-                f"spaces say, cannot hold.{place_of(self.env, 'step')}"
-            )
-        return flat
+            said = f"observations of shape {flat.shape}; its spaces say {(self.count, *self.shape)}"
+        elif not spaces.fits(flat, self.dtype):
+            said = f"observations of {flat.dtype} with values that {self.dtype}, which its spaces say, cannot hold"
+        else:
+            return flat
+        raise wrong(self.env, method, f"the vector environment gave {said}")
 
 
 def make_envs(env: Any, count: int, seed: int = 0, single: bool = False) -> Envs:
@@ -308,13 +303,6 @@ def make_envs(env: Any, count: int, seed: int = 0, single: bool = False) -> Envs
             return Vector(gymnasium.make_vec(env, num_envs=count, vectorization_mode="vector_entry_point"))
         return Loop([gymnasium.make(env, disable_env_checker=True) for _ in range(count)])
     first = _call(portable(env), count, seed)
-    if missing := [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(first, name)]:
-        code = getattr(getattr(env, "func", env), "__code__", None)
-        raise ValueError(
-            f"the factory gave {_short(first)}, which is no environment: it has no {', '.join(missing)}."
-            + (f"\n  it is in {code.co_filename}:{code.co_firstlineno}" if code else "")
-            + "\n  next: return an Env or a VectorEnv of gymnasium."
-        )
     if hasattr(first, "num_envs") or hasattr(first, "single_action_space") or _is_envpool(first):
         vector = Vector(first)
         if vector.count != count and not single:
@@ -348,54 +336,65 @@ def name_of(env: Any) -> str:
     return str(name).replace("<lambda>", "lambda").replace("<locals>.", "")
 
 
-@contextmanager
-def blamed(env: Any, lane: int) -> Iterator[None]:
-    """Raise an EnvError for anything that goes wrong inside, with the environment, the lane and the line."""
-    try:
-        yield
-    except EnvError:
-        raise
-    except Exception as error:
+class blamed(AbstractContextManager[None]):  # noqa: N801 - it is used like a function
+    """Raise an EnvError for anything that goes wrong inside, with the environment, the lane and the line.
+
+    A class and not a generator: contextlib takes a RuntimeError that a StopIteration caused for one of Python's own,
+    and lets the StopIteration through.
+    """
+
+    def __init__(self, env: Any, lane: int | None = None) -> None:
+        self._env, self._lane = env, lane
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, EnvError):
+            return
         frames = traceback.extract_tb(error.__traceback__)
         outside = [frame for frame in frames if os.path.dirname(frame.filename) != _HERE]
-        text = f"{name_of(env)} failed in lane {lane}: {type(error).__name__}: {error}"
+        where = "" if self._lane is None else f" in lane {self._lane}"
+        text = f"{name_of(self._env)} failed{where}: {type(error).__name__}: {error}"
         text += "\n" + "".join(traceback.format_list(outside or frames[-1:])).rstrip()
-        if isinstance(
-            error, StopIteration
-        ):  # contextlib takes a RuntimeError caused by one for the StopIteration itself
-            raise EnvError(text) from None
         raise EnvError(text) from error
 
 
-#: What the two methods of an environment give, for errors.
-_GIVES = {
-    "reset": "reset(seed=, options=) takes a seed and gives an observation and a dictionary",
-    "step": "step() gives an observation, a reward, terminated, truncated and a dictionary",
-}
+def reset_named(env: Any, **arguments: Any) -> Any:
+    """Reset an environment, and give what it observes. An error names the place where its `reset` is written."""
+    try:
+        begun = env.reset(**arguments)
+    except TypeError as error:
+        raise_placed(env, "reset", error)
+    if isinstance(begun, tuple) and len(begun) == 2:
+        return begun[0]
+    raise wrong(env, "reset", f"the environment gave {spaces.given(begun)} from reset(); {_CONTRACTS['reset']}")
 
 
-def raise_named(env: Any, method: str, error: Exception) -> NoReturn:
-    """Raise the error of a method. If its traceback does not show the environment's own code, the text names the place.
+def wrong(env: Any, method: str, said: str) -> ValueError:
+    """Make the error for what a method of an environment gave, with the place where that method is written."""
+    return ValueError(f"{said}.{_place(f'its {method}()', _method(env, method))}")
 
-    A step that gives too few values is such a case: the code that unpacks them fails, which is a wrapper's or ours. So
-    is a reset that takes no seed.
+
+def raise_placed(env: Any, method: str, error: Exception) -> NoReturn:
+    """Raise the error of a call. If its traceback does not show the environment's own method, the text names the place.
+
+    It shows no place where the call itself fails, or the code that unpacks what a step gave: a wrapper's, or ours.
     """
-    code = getattr(getattr(getattr(env, "unwrapped", env), method), "__code__", None)
-    shown = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-    if code is None or code.co_filename in shown:
+    code = getattr(_method(env, method), "__code__", None)
+    if code is None or code.co_filename in {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
         raise error
-    raise ValueError(f"{error}; {_GIVES[method]}.{place_of(env, method)}") from error
+    raise wrong(env, method, f"{error}; {_CONTRACTS[method]}") from error
 
 
-def place_of(env: Any, method: str) -> str:
-    """Where a method of an environment is written, as a line for an error; empty if that is not known."""
-    code = getattr(getattr(getattr(env, "unwrapped", env), method), "__code__", None)
-    return f"\n  its {method}() is in {code.co_filename}:{code.co_firstlineno}" if code else ""
+def _method(env: Any, name: str) -> Any:
+    return getattr(getattr(env, "unwrapped", env), name, None)
 
 
-def _short(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"an array of shape {shape}" if shape is not None else f"a {type(value).__name__}"
+def _place(what: str, function: Any) -> str:
+    """Where a function, or a class or object that is called like one, is written: a line for an error, or nothing."""
+    function = inspect.unwrap(getattr(function, "func", function))  # of a partial
+    methods = ("__init__", "reset", "step") if isinstance(function, type) else ("__call__",)
+    candidates = [function, *(getattr(function, method, None) for method in methods)]
+    code = next((each.__code__ for each in candidates if hasattr(each, "__code__")), None)
+    return f"\n  {what} is in {code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
 def find_spec(name: str) -> Any:
@@ -411,9 +410,13 @@ def _is_envpool(env: Any) -> bool:
 
 
 def _call(factory: Callable[..., Any], count: int, seed: int) -> Any:
-    try:
+    parameters: Mapping[str, Any] = {}
+    with suppress(TypeError, ValueError):  # a function in C may not say what it takes
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return factory()
-    given = {"num_envs": count, "seed": seed}
-    return factory(**{name: value for name, value in given.items() if name in parameters})
+    made = factory(**{name: value for name, value in {"num_envs": count, "seed": seed}.items() if name in parameters})
+    if missing := [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(made, name)]:
+        raise TypeError(
+            f"the factory gave {spaces.given(made)}, and it must give an Env or a VectorEnv of gymnasium: "
+            f"this has no {', no '.join(missing)}.{_place('the factory', factory)}"
+        )
+    return made

@@ -156,8 +156,8 @@ class Player:
                 rewards, over, real = np.zeros(envs.count), np.zeros(envs.count, bool), True
                 choices = actions if actions.ndim > 1 else actions.tolist()
                 for slot in live:
-                    observation, rewards[slot], terminated, truncated, _ = envs.envs[slot].step(choices[slot])
-                    observations[slot], over[slot] = envs._checked(slot, observation), terminated or truncated
+                    observations[slot], rewards[slot], terminated, truncated = envs.step_one(slot, choices[slot])
+                    over[slot] = terminated or truncated
             else:
                 observations, rewards, terminated, truncated, real, _ = envs.step(actions)
                 over = terminated | truncated
@@ -313,9 +313,8 @@ def train(
     >>> run = train("CartPole-v1", steps=1_000_000, seed=1, directions=128)
     """
     chosen = choose(ESOptions, options, settings, resume)
-    how: dict[str, Any] = {"callbacks": callbacks, "progress": progress, "evaluate_every": evaluate_every}
-    where: dict[str, Any] = {"path": path, "resume": resume, "stop_at": stop_at}
-    started = Run.begin("es", env, chosen, steps=steps, seed=seed, **where, **how)
+    how = (path, resume, callbacks, progress, evaluate_every, stop_at)
+    started = Run.begin("es", env, chosen, steps, seed, *how)
     with started as run, run.simulators(lanes=2, envs=1), env_errors():  # the lanes evaluate; tasks simulate
         with blamed(env, 0):
             one = make_envs(env, 1)
@@ -339,12 +338,7 @@ def train(
     return run
 
 
-def main() -> None:
-    """Run `skate rl train es` with the arguments of this program."""
+if __name__ == "__main__":
     from skate.rl.command import train_main
 
     train_main("es")
-
-
-if __name__ == "__main__":
-    main()

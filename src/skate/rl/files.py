@@ -92,6 +92,11 @@ def read_tensors(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise ValueError(f"{file} is not a file of safetensors, or not all of one: {error}.") from None
 
 
+def part(tensors: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with `name.`, without that."""
+    return {key.removeprefix(f"{name}."): array for key, array in tensors.items() if key.startswith(f"{name}.")}
+
+
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """The rows of a history. A line that a kill has torn is the last one, and is dropped."""
     rows: list[dict[str, Any]] = []

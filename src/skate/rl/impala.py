@@ -148,19 +148,8 @@ def train(
     >>> run = train("CartPole-v1", steps=500_000, seed=1, lanes=8)
     """
     chosen = choose(IMPALAOptions, options, settings, resume)
-    started = Run.begin(
-        "impala",
-        env,
-        chosen,
-        steps=steps,
-        seed=seed,
-        path=path,
-        resume=resume,
-        callbacks=callbacks,
-        progress=progress,
-        evaluate_every=evaluate_every,
-        stop_at=stop_at,
-    )
+    how = (path, resume, callbacks, progress, evaluate_every, stop_at)
+    started = Run.begin("impala", env, chosen, steps, seed, *how)
     with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, torch_policy.threads(chosen.threads):
         policy = Policy.create(
             sims.observation_space,
@@ -228,12 +217,7 @@ class Part:
         }
 
 
-def main() -> None:
-    """Run `skate rl train impala` with the arguments of this program."""
+if __name__ == "__main__":
     from skate.rl.command import train_main
 
     train_main("impala")
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from skate.rl import spaces
 from skate.rl.block import Block
-from skate.rl.env import Envs, Loop, blamed, make_envs, place_of
+from skate.rl.env import Envs, Loop, blamed, make_envs, wrong
 from skate.rl.policy import Policy
 
 #: Steps that are simulated at once without a policy, and drawn at once where the number of steps is not known.
@@ -225,10 +225,8 @@ class Lane:
     def _check_one(self, what: str, numbers: np.ndarray, t: int, n: int) -> None:
         if not np.isfinite(numbers).all():
             said = "NaN" if np.isnan(numbers).any() else "infinite"
-            place = place_of(self._envs.behind(n), "step")
-            raise ValueError(
-                f"environment {n} of this lane gave {what} that is {said}, in step {t} of this block.{place}"
-            )
+            gave = f"environment {n} of this lane gave {what} that is {said}, in step {t} of this block"
+            raise wrong(self._envs.one(n), "step", gave)
 
 
 class _Acting:

@@ -16,6 +16,7 @@ import difflib
 import json
 import math
 import operator
+import os
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,7 +42,7 @@ def setting(
 ) -> T:
     """A field of an options dataclass: its default, what it does in a few words for `--help`, and its limits.
 
-    `least` may name another setting of the class, whose value is the limit then.
+    A limit can be the name of another setting.
     """
     limits = {"above": above, "at least": least, "at most": most}
     about = {"help": text, "limits": limits, "infinite": infinite}
@@ -91,28 +92,34 @@ def whole(name: str, value: Any, least: int) -> int:
     raise ValueError(f"{name} is {value!r}, and it must be a whole number, at least {least}.")
 
 
+def folder(name: str, value: Any) -> Path:
+    """An argument that names a folder, as a path."""
+    if not isinstance(value, (str, os.PathLike)) or isinstance(path := os.fspath(value), bytes):
+        raise TypeError(f"{name} is {value!r}, and it must be a str or a Path: the folder of a run.")
+    return Path(path)
+
+
 def check_limits(options: Any) -> None:
     """Raise ValueError if a number is outside the limits of its setting, or is NaN or infinite."""
+    kind = type(options).__name__
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        limits, shown = {}, {}
-        for words, limit in field.metadata.get("limits", {}).items():
-            if limit is not None:
-                limits[words] = getattr(options, limit) if isinstance(limit, str) else limit
-                shown[words] = f"{limit} ({limits[words]})" if isinstance(limit, str) else limit
+        limits = {words: limit for words, limit in field.metadata.get("limits", {}).items() if limit is not None}
+        others = {words: limit for words, limit in limits.items() if isinstance(limit, str)}
+        limits |= {words: getattr(options, other) for words, other in others.items()}
         for number in value if isinstance(value, tuple) else (value,):
             if not isinstance(number, (int, float)) or isinstance(number, bool):
                 continue
             finite = math.isfinite(number) or (field.metadata.get("infinite") and not math.isnan(number))
             if not finite or not all(_HOLDS[words](number, limit) for words, limit in limits.items()):
-                words = [*([] if finite else ["finite"]), *(f"{words} {limit}" for words, limit in shown.items())]
-                wanted = " and ".join(words)
-                raise ValueError(f"{type(options).__name__}.{field.name} is {value!r}, and it must be {wanted}.")
+                words = [*([] if finite else ["finite"]), *(f"{words} {limit}" for words, limit in limits.items())]
+                wanted = " and ".join(words) + "".join(f", which is {kind}.{other}" for other in others.values())
+                raise ValueError(f"{kind}.{field.name} is {value!r}, and it must be {wanted}.")
 
 
 def stored(path: Any) -> dict[str, Any]:
     """What the folder of a run says about it (`options.json`)."""
-    file = Path(path) / "options.json"
+    file = folder("the run", path) / "options.json"
     try:
         about: Any = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -81,22 +81,22 @@ class Network:
             size = hidden
         return layers
 
-    def check_env(self, name: str, observation_space: Any, action_space: Any) -> None:
-        """Raise ValueError unless observations and actions of an environment have the form of this network's."""
-        for what, ours, theirs in (
-            ("observations", self.observation, _described(observation_space, spaces.describe)),
-            ("actions", self.action, _described(action_space, spaces.describe_action)),
-        ):
-            if (wanted := spaces.form(ours)) != (given := spaces.form(theirs)):
-                raise ValueError(
-                    f"this policy is for other environments: its {what} are {wanted}, those of {name} are {given}."
-                )
-
     @property
     def features(self) -> int:
         """How many numbers the last layer gives to the head."""
         layers = self.layers()
         return layers[-1][1][0] if layers else math.prod(spaces.shape_and_dtype(self.observation)[0])
+
+    def check_env(self, observation_space: Any, action_space: Any, name: str) -> None:
+        """Raise ValueError unless this network is for environments with the spaces of the one that is called `name`."""
+        for what, own, other in (
+            ("observations", self.observation, spaces.describe(observation_space)),
+            ("actions", self.action, spaces.describe_action(action_space)),
+        ):
+            if (wanted := spaces.form(own)) != (found := spaces.form(other)):
+                raise ValueError(
+                    f"this policy is for other environments: its {what} are {wanted}, those of {name} are {found}."
+                )
 
 
 @dataclass(frozen=True)
@@ -188,17 +188,7 @@ class Policy:
 
         Without `rng` it is the most likely action (or the mean); with it, one drawn from the policy's distribution.
         """
-        described = self.network.observation
-        try:
-            batch = spaces.is_batch(described, observation)
-            flat = (spaces.flatten if batch else spaces.flatten_one)(described, observation)
-            rows = flat if batch else flat[None]
-        except (TypeError, ValueError, IndexError, KeyError) as error:
-            raise ValueError(
-                f"this policy acts on {spaces.form(described)}, and was given a {type(observation).__name__} that is "
-                f"none of them: {type(error).__name__}: {error}."
-            ) from error
-        rows = self._checked(rows)
+        batch, rows = self._rows(observation)
         outputs = self.outputs(rows)
         noise = None if rng is None else self.noise([rng] * len(rows), 1)[0]
         actions = self.to_env(self.choose(outputs, noise))
@@ -206,20 +196,30 @@ class Policy:
             return actions
         return actions[0].item() if self.network.action["kind"] == "discrete" else actions[0]
 
-    def _checked(self, rows: np.ndarray) -> np.ndarray:
-        """Flattened observations as lanes have them: of the shape and, if that is one of integers, of the type."""
-        shape, dtype = spaces.shape_and_dtype(self.network.observation)
-        if rows.shape[1:] != shape:
-            raise ValueError(f"an observation has the shape {rows.shape[1:]}, and this policy acts on {shape}.")
-        if rows.dtype.kind not in "biuf":
-            raise ValueError(f"an observation is of the type {rows.dtype}, and this policy acts on numbers ({dtype}).")
-        if rows.dtype == dtype or dtype.kind == "f":
-            return rows
-        if not spaces.fits(rows, dtype):
-            raise ValueError(
-                f"an observation of {rows.dtype} has values that {dtype}, on which this policy acts, has not."
-            )
-        return rows.astype(dtype)
+    def _rows(self, observation: Any) -> tuple[bool, np.ndarray]:
+        """Whether this is a batch, and its rows as lanes have them: of the space's shape and, if integer, its type."""
+        description = self.network.observation
+        shape, dtype = spaces.shape_and_dtype(description)
+        try:
+            batch = spaces.is_batch(description, observation)
+            flat = (spaces.flatten if batch else spaces.flatten_one)(description, observation)
+            rows = flat if batch else flat[None]
+            if rows.shape[1:] != shape:
+                problem = f"an observation has the shape {rows.shape[1:]}"
+            elif rows.dtype.kind not in "biuf":
+                problem = f"an observation of {rows.dtype} has no numbers"
+            elif rows.dtype == dtype or dtype.kind == "f":
+                return batch, rows
+            elif spaces.fits(rows, dtype):
+                return batch, rows.astype(dtype)
+            else:
+                problem = f"an observation of {rows.dtype} has values that {dtype} has not"
+        except (TypeError, ValueError, LookupError) as error:
+            problem = f"this is no observation ({error})"
+        given = spaces.given(observation)
+        raise ValueError(
+            f"{problem}: this policy acts on {spaces.form(description)} of {dtype}, and was given {given}."
+        )
 
     def outputs(self, observations: np.ndarray) -> np.ndarray:
         """Run the network on a batch of flattened observations: [N, …] → [N, outputs]."""
@@ -333,8 +333,8 @@ class Policy:
         return np.clip(actions, low, high).astype(action["dtype"], copy=False)
 
     def with_weights(self, weights: dict[str, np.ndarray], normaliser: Normaliser | None = None) -> Policy:
-        """Make the next version of this policy, with other weights."""
-        _check_weights("the new weights", {name: array.shape for name, array in self.weights.items()}, weights)
+        """Make the next version of this policy, with other weights: float32 arrays of the same names and shapes."""
+        _check_arrays("the new weights", {name: array.shape for name, array in self.weights.items()}, weights)
         return replace(self, weights=weights, normaliser=normaliser or self.normaliser, version=self.version + 1)
 
     def for_envs(self, indices: slice) -> Policy:
@@ -375,16 +375,15 @@ class Policy:
         described = about["network"]
         described["hidden"] = tuple(described["hidden"])
         described["convolutions"] = tuple(tuple(conv) for conv in described["convolutions"])
-        normaliser = None
-        if "normaliser" in about:
-            moments = {name: tensors[key] for name in ("mean", "variance") if (key := f"normaliser.{name}") in tensors}
-            shape, _ = spaces.shape_and_dtype(described["observation"])
-            _check_weights(f"the normaliser's numbers in {file}", {"mean": shape, "variance": shape}, moments)
-            normaliser = Normaliser(moments["mean"], moments["variance"], **about["normaliser"])
-        weights = {
-            name.removeprefix("weights."): array for name, array in tensors.items() if name.startswith("weights.")
-        }
         network = Network(**described)
+        parts = {kind: files.part(tensors, kind) for kind in ("weights", "normaliser")}
+        weights, normaliser = parts["weights"], None
+        if "normaliser" in about:
+            shape, _ = spaces.shape_and_dtype(network.observation)
+            statistics = {"mean": shape, "variance": shape}
+            _check_arrays(f"the statistics of observations in {file}", statistics, parts["normaliser"])
+            mean, variance = (parts["normaliser"][name] for name in statistics)
+            normaliser = Normaliser(mean, variance, **about["normaliser"])
         return cls(network, _in_order(network, weights, file), normaliser, about["version"])
 
 
@@ -440,26 +439,27 @@ def _split(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def _in_order(network: Network, weights: dict[str, np.ndarray], file: Path) -> dict[str, np.ndarray]:
-    """The weights in the order of the layers, which a file does not keep, after a look at their shapes."""
+    """The weights in the order of the layers, which a file does not keep, after a look at their shapes and dtypes."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in [*network.layers(), ("head", (network.outputs, network.features))]:
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     if network.head == "gaussian":
         shapes["log_std"] = (network.outputs,)
-    _check_weights(f"the weights in {file}", shapes, weights)
+    _check_arrays(f"the weights in {file}", shapes, weights)
     return {name: weights[name] for name in shapes}
 
 
-def _check_weights(what: str, shapes: dict[str, tuple[int, ...]], weights: dict[str, np.ndarray]) -> None:
-    found = {name: np.shape(array) for name, array in weights.items()}
-    if found != shapes:
-        odd = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
-        raise ValueError(f"{what} are not those that the policy's description asks for: {', '.join(odd)}.")
-    for name, array in weights.items():
-        if (given := getattr(array, "dtype", type(array).__name__)) != np.float32:
+def _check_arrays(what: str, shapes: dict[str, tuple[int, ...]], arrays: dict[str, np.ndarray]) -> None:
+    """Raise ValueError unless these are float32 arrays of these names and shapes."""
+    if arrays.keys() != shapes.keys():
+        odd = ", ".join(sorted(arrays.keys() ^ shapes.keys()))
+        raise ValueError(f"{what} are not those that the policy's description asks for: {odd}.")
+    for name, shape in shapes.items():
+        array = arrays[name]
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float32:
             raise ValueError(
-                f"{what} are arrays of float32, and {name} is {given}.\n"
-                "  next: np.asarray(array, np.float32) converts it."
+                f"{what} are not those that the policy's description asks for: {name} is {spaces.given(array)}, and it "
+                f"must be an array of shape {shape} of float32."
             )
 
 

@@ -178,19 +178,8 @@ def train(
     >>> action = run.policy.act(observation)
     """
     chosen = choose(PPOOptions, options, settings, resume)
-    started = Run.begin(
-        "ppo",
-        env,
-        chosen,
-        steps=steps,
-        seed=seed,
-        path=path,
-        resume=resume,
-        callbacks=callbacks,
-        progress=progress,
-        evaluate_every=evaluate_every,
-        stop_at=stop_at,
-    )
+    how = (path, resume, callbacks, progress, evaluate_every, stop_at)
+    started = Run.begin("ppo", env, chosen, steps, seed, *how)
     with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, torch_policy.threads(chosen.threads):
         policy = Policy.create(
             sims.observation_space,
@@ -226,12 +215,7 @@ def _rows(array: np.ndarray, leading: int) -> np.ndarray:
     return array.reshape(-1, *array.shape[leading:])
 
 
-def main() -> None:
-    """Run `skate rl train ppo` with the arguments of this program."""
+if __name__ == "__main__":
     from skate.rl.command import train_main
 
     train_main("ppo")
-
-
-if __name__ == "__main__":
-    main()

@@ -128,7 +128,6 @@ class Run:
         algorithm: str,
         env: Any,
         options: Any,
-        *,
         steps: float,
         seed: int = 0,
         path: str | os.PathLike[str] | None = None,
@@ -140,19 +139,18 @@ class Run:
     ) -> Run:
         """Make the folder of a new run, or open that of an earlier one to go on from its checkpoint.
 
-        A run that is resumed keeps its seed. `steps` is where it ends, those before the checkpoint included.
+        A run that is resumed keeps its seed. `steps` is where it ends, those before the checkpoint included: a run that
+        is there already is a ValueError when it is entered.
         """
+        path = path if path is None else option_fields.folder("path", path)
+        resume = resume if resume is None else option_fields.folder("resume", resume)
+        listed = tuple(callbacks) if isinstance(callbacks, Iterable) else (None,)
+        if not all(map(callable, listed)):
+            wanted = "a list of functions of the run and its newest row, such as [print]"
+            raise TypeError(f"callbacks is {callbacks!r}, and it must be {wanted}.")
         every = option_fields.whole("evaluate_every", evaluate_every, 0)
         if stop_at is not None and (isinstance(stop_at, str) or not stop_at == stop_at):
             raise ValueError(f"stop_at is {stop_at!r}, and it must be a number: the score at which the run ends.")
-        for name, place in (("path", path), ("resume", resume)):
-            if place is not None and not isinstance(place, (str, os.PathLike)):
-                raise TypeError(f"{name} is {place!r}, and it must be the path of a folder: a str or a Path.")
-        if not isinstance(callbacks, Sequence) or not all(callable(callback) for callback in callbacks):
-            raise TypeError(
-                f"callbacks is {callbacks!r}, and it must be a list of functions that take a run and a row.\n"
-                "  next: callbacks=[function]."
-            )
         from skate.rl.env import name_of
 
         about: dict[str, Any] = {
@@ -172,11 +170,11 @@ class Run:
                     f"{resume} is a run of {old['algorithm']} on {old['env']}, and cannot go on as {algorithm} on "
                     f"{about['env']}.\n  next: leave resume= out, or name the environment and the algorithm of the run."
                 )
-            if path is not None and Path(path) != Path(resume):
+            if path is not None and path != resume:
                 raise ValueError("a run that is resumed goes on in its own folder.\n  next: leave path= out.")
             run = cls(resume, {**about, "seed": old["seed"]}, env)
         run._resumed = resume is not None
-        run._callbacks, run._progress, run._stop_at = tuple(callbacks), progress, stop_at
+        run._callbacks, run._progress, run._stop_at = listed, progress, stop_at
         run._every = every or (EVALUATE_EVERY_STEPS if stop_at is not None else 0)
         return run
 
@@ -203,11 +201,6 @@ class Run:
             self._lock(stack)
             if self._resumed:
                 self._restore()
-                if self.steps >= self.target and self._progress is not False:
-                    sys.stderr.write(
-                        f"{self.path} has {self.steps:,} steps already, and steps={self.target:,} asks for no more: "
-                        "nothing is trained.\n"
-                    )
             if not self._resumed:
                 self._write_options()
             self._file = stack.enter_context(open(self.path / "progress.jsonl", "a", encoding="utf-8"))
@@ -266,6 +259,7 @@ class Run:
             if not isinstance(texts.get("run"), dict):
                 raise ValueError(f"{file} is not a checkpoint of a run: it does not say where the run was.")
             kept = texts["run"]
+            self._check_target(kept["steps"])
             self.state = {"tensors": tensors, "meta": texts["meta"]}
         if self.state is None and (self.path / "policy.safetensors").exists():
             raise ValueError(
@@ -288,6 +282,15 @@ class Run:
         self.reasons = [*others, f"it was resumed {last}at {self.steps:,} steps"]
         self.history = files.read_rows(self.path / "progress.jsonl")[: kept["rows"]]
         files.write(self.path / "progress.jsonl", "".join(json.dumps(row) + "\n" for row in self.history).encode())
+
+    def _check_target(self, steps: int) -> None:
+        """Raise ValueError if the checkpoint is at the target or beyond. A run that ended without its score may end."""
+        ended = Run.load(self.path)
+        if self.target <= steps and (ended.score is not None or steps < ended.target):
+            raise ValueError(
+                f"{self.path} is at {steps:,} steps already, and steps={self.target:,} says where it ends.\n"
+                f"  next: more steps= (--steps) to go on from there; Run.load({str(self.path)!r}) has what it did."
+            )
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

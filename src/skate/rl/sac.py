@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skate.rl import spaces, torch_policy
+from skate.rl import files, spaces, torch_policy
 from skate.rl.block import Block
 from skate.rl.options import choose, setting
 from skate.rl.policy import Network, Policy, initial_weights
@@ -206,19 +206,8 @@ def train(
     >>> action = run.policy.act(observation)
     """
     chosen = choose(SACOptions, options, settings, resume)
-    started = Run.begin(
-        "sac",
-        env,
-        chosen,
-        steps=steps,
-        seed=seed,
-        path=path,
-        resume=resume,
-        callbacks=callbacks,
-        progress=progress,
-        evaluate_every=evaluate_every,
-        stop_at=stop_at,
-    )
+    how = (path, resume, callbacks, progress, evaluate_every, stop_at)
+    started = Run.begin("sac", env, chosen, steps, seed, *how)
     with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, torch_policy.threads(chosen.threads):
         policy = Policy.create(
             sims.observation_space,
@@ -233,14 +222,9 @@ def train(
         ring = Ring(chosen.capacity, run.fresh_seed)
         if run.state is not None:
             run.check_network(policy)
-            kept = {
-                name: run.state["tensors"].pop(name)
-                for name in list(run.state["tensors"])
-                if name.startswith("replay.")
-            }
             learner.restore(**run.state)
-            if kept:
-                ring.restore({name.removeprefix("replay."): array for name, array in kept.items()})
+            if kept := files.part(run.state["tensors"], "replay"):
+                ring.restore(kept)
         if not chosen.ordered:
             run.not_repeatable("blocks were taken as they finished")
         stream = sims.stream(learner.newest, ahead=chosen.ahead, fragment=chosen.fragment, ordered=chosen.ordered)
@@ -277,12 +261,7 @@ def _kept(ring: Ring, limit_mb: int) -> dict[str, np.ndarray]:
     return state if sum(array.nbytes for array in state.values()) <= limit_mb * 1_000_000 else {}
 
 
-def main() -> None:
-    """Run `skate rl train sac` with the arguments of this program."""
+if __name__ == "__main__":
     from skate.rl.command import train_main
 
     train_main("sac")
-
-
-if __name__ == "__main__":
-    main()

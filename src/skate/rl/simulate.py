@@ -201,7 +201,7 @@ class Simulators:
             )
         if policy.network is self._network:
             return
-        policy.network.check_env(name_of(self.env), *self._described())
+        policy.network.check_env(*self._described(), name_of(self.env))
         self._network = policy.network
 
     def _unordered(self, policy: Policy | None, steps: int, fragment: int) -> Batch:

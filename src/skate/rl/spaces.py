@@ -61,14 +61,6 @@ def shape_and_dtype(description: Description) -> tuple[tuple[int, ...], np.dtype
     return (_width(description),), np.dtype(np.float32)
 
 
-def form(description: Description) -> str:
-    """What observations or actions look like to a policy: those of one form are the same to it."""
-    if "sizes" in description:
-        return f"choices of {description['sizes']} from {description['start']}"
-    shape, dtype = shape_and_dtype(description)
-    return f"{'images' if dtype == np.uint8 else 'arrays'} of shape {shape}"
-
-
 def fits(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
     """Whether values can be stored as that type without becoming others. Rounding of floats is allowed."""
     if array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind"):
@@ -116,6 +108,30 @@ def is_batch(description: Description, observation: Any) -> bool:
         scalar = not isinstance(description["start"], list)
         return np.ndim(observation) == (1 if scalar else 2)
     return np.ndim(observation) == len(description["shape"]) + 1
+
+
+def form(description: Description) -> str:
+    """What observations or actions of a space look like, in words.
+
+    Two spaces fit each other if their forms are the same: a policy for one can act in the other. Bounds and the size of
+    floats are no part of it.
+    """
+    if description["kind"] == "dict":
+        return "{" + ", ".join(f"{key!r}: {form(part)}" for key, part in description["parts"].items()) + "}"
+    if description["kind"] == "tuple":
+        return "(" + ", ".join(form(part) for part in description["parts"].values()) + ")"
+    if "sizes" in description:
+        return f"choices of {description['sizes']} from {description['start']}"
+    shape, dtype = shape_and_dtype(description)
+    return f"{'images' if dtype == np.uint8 else 'arrays'} of shape {shape}"
+
+
+def given(value: Any) -> str:
+    """What a value is, in words, for an error."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {value.shape} of {value.dtype}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _width(description: Description) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skate.rl import files
 from skate.rl.policy import LOG_STD_RANGE, Network, Policy, initial_weights, overhang
 
 
@@ -156,14 +157,10 @@ def state(nets: dict[str, nn.Module], **optimizers: Adam) -> dict[str, np.ndarra
 
 def restore(tensors: dict[str, np.ndarray], nets: dict[str, nn.Module], **optimizers: Adam) -> None:
     """Give modules and optimisers back what `state` copied."""
-
-    def part(name: str) -> dict[str, np.ndarray]:
-        return {key.removeprefix(f"{name}."): array for key, array in tensors.items() if key.startswith(f"{name}.")}
-
     for name, net in nets.items():
-        load(net, part(name))
+        load(net, files.part(tensors, name))
     for name, optimizer in optimizers.items():
-        optimizer.restore(part(name))
+        optimizer.restore(files.part(tensors, name))
 
 
 @contextmanager
