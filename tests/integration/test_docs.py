@@ -24,6 +24,7 @@ PAGES = [
     "docs/placement.md",
     "docs/rl.md",
     "docs/tasks.md",
+    "docs/train.md",
     "docs/utilities.md",
 ]
 

@@ -33,7 +33,6 @@ NAMES: dict[str, dict[str, str]] = {
     # For modin.
     "ray.data": {"from_pandas_refs": ""},
     # xgboost_ray and lightgbm_ray ask whether they were started by Ray Train.
-    "ray.train": {},
     "ray.train._internal": {},
     "ray.train._internal.session": {"get_session": "skate._alias.absent:no_session"},
 }
