@@ -1,6 +1,7 @@
 """torch inside a worker: the process group, the model, the data.
 
-`train.torch.prepare(model)` joins the process group if nobody has, and wraps the model if there are several workers.
+`train.torch.prepare(model)` joins the process group unless the program has joined it. With several workers it also
+wraps the model in DistributedDataParallel.
 Programs that join by themselves (Lightning, Accelerate, Hugging Face's Trainer) find torchrun's environment.
 """
 
@@ -18,7 +19,7 @@ from skate.train.session import context
 
 
 def backend_for(gpus: int, nccl_available: bool) -> str:
-    """The backend of a process group whose workers have so many GPUs each."""
+    """The backend of a process group whose workers have `gpus` GPUs each."""
     return "nccl" if gpus and nccl_available else "gloo"
 
 
@@ -56,7 +57,7 @@ def prepare(model: Any, hook: Callable[[Any], None] | None = None, **options: An
 
 
 class Loader:
-    """This worker's part of a dataset, shuffled anew each epoch: `for batch in loader(epoch)`.
+    """This worker's part of a dataset, in a new order each epoch: `for batch in loader(epoch)`.
 
     Which samples a worker gets follows from (seed, epoch, rank, number of workers) alone. In a checkpoint it keeps its
     place within an epoch.

@@ -186,7 +186,7 @@ class _Loop:
             return number, cloudpickle.dumps((False, error))
 
     def _begin(self, number: int) -> tuple[int, int] | None:
-        """The number and id of a trial for a task that runs now; None if none may begin any more."""
+        """The number and id of a trial for a task that runs now; None if the search has ended."""
         if number not in self._trials:  # else the task is run again, and keeps its trial
             if not self._may_begin():
                 return None
