@@ -103,9 +103,10 @@ def is_unread(node: ClusterNode, control: str) -> bool:
 
 
 def test_copies_that_the_control_service_heard_of_late_go_when_their_owner_dies(cluster: Cluster) -> None:
-    """It hears whose they are before it hears that they are: the nodes did not wait for it."""
+    """It hears whose they are before it hears that they are, and once only: the nodes did not wait for it."""
     third = cluster.add_node(num_cpus=0, resources={"third": 1})
     pid, refs = skate.get(own_what_is_made.options(resources={"second": 1}).remote("third"))
+    wait_for(lambda: used_bytes() >= 5_000_000, 10, "what was made to be counted")
     head, control = psutil.Process(cluster.nodes[0].pid), psutil.Process(cluster._control.pid)
     try:
         head.suspend()
@@ -113,6 +114,7 @@ def test_copies_that_the_control_service_heard_of_late_go_when_their_owner_dies(
         wait_for(lambda: is_unread(third, cluster.address), 10, "the third node to be the first that will be heard")
         head.resume()
         assert skate.get(length_of_first.remote(refs), timeout=30) == 5_000_000
+        psutil.Process(third.pid).suspend()  # it says nothing more
     finally:
         head.resume()
         control.resume()

@@ -123,20 +123,30 @@ def test_what_the_processes_of_a_node_own_is_known_by_that_node_wherever_it_was_
     locations = Locations()
     makers = [node_numbered(number) for number in (1, 2)]
     for object, maker, owner in ((b"x", 0, process(1)), (b"y", 1, process(1)), (b"z", 0, process(2))):
-        locations.stored(object, makers[maker])
-        locations.owned(object, owner)
+        locations.owned(object, owner, makers[maker])
     assert locations.owned_at(makers[0]) == [b"x", b"y"]
     assert locations.owned_by(process(2)) == [b"z"]
     assert locations.owned_by(process(2, b"another!")) == []
     assert locations.owners_at(makers[0]) == [process(1), process(2)], "they are asked after when it dies"
 
 
+def test_the_owner_may_be_heard_of_before_the_first_copy_and_the_maker_dies_at_once() -> None:
+    """A node that got no answer from the control service asked the maker, and told of its copy afterwards."""
+    locations = Locations()
+    locations.owned(X, process(1), b"maker")
+    assert locations.holders(X) == [b"maker"]
+    assert locations.source_for(X, b"puller") == b"maker"
+    locations.stored(X, b"puller")
+    assert locations.owners_at(b"maker") == [process(1)], "it is asked after, because the maker cannot tell of its end"
+    locations.node_died(b"maker")
+    locations.validate()
+    assert locations.owned_by(process(1)) == [X]
+    assert locations.freed(X) == [b"puller"]
+
+
 def test_an_object_that_was_freed_has_no_owner() -> None:
     locations = Locations()
-    locations.owned(X, process(1))
-    assert locations.owned_by(process(1)) == [], "nobody knows of it any more"
-    locations.stored(X, b"a")
-    locations.owned(X, process(1))
+    locations.owned(X, process(1), b"a")
     locations.freed(X)
     locations.validate()
     assert locations.owned_by(process(1)) == []
@@ -173,10 +183,13 @@ class Histories(RuleBasedStateMachine):
             self.waiting.discard(node)
             self.pulling.add(node)
 
-    @rule()
-    def its_owner_is_told(self) -> None:
-        self.locations.owned(X, process(9))
-        assert self.locations.owned_by(process(9)) == ([X] if self.locations.is_known(X) else [])
+    @rule(node=ids)
+    def its_owner_is_told(self, node: bytes) -> None:
+        self.locations.owned(X, process(9), node)
+        assert self.locations.owned_by(process(9)) == [X]
+        self.whole.add(node)
+        for of in (self.pulling, self.waiting):
+            of.discard(node)
 
     @rule(node=ids)
     def a_node_drops_it(self, node: bytes) -> None:

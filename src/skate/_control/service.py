@@ -292,7 +292,7 @@ class Control:
         self._locations.dropped(message.object, link.node_id)
 
     def _on_owned(self, link: Link, message: cluster.Owned) -> None:
-        self._locations.owned(message.object, message.owner)
+        self._locations.owned(message.object, message.owner, link.node_id)
         if node_of(message.owner) not in self._by_number:
             self._drop([message.object])
 

@@ -58,10 +58,16 @@ class Locations:
         copy = self._copies.get(object, {}).get(node)
         return copy is not None and copy.is_whole
 
-    def owned(self, object: bytes, owner: bytes) -> None:
-        """That process owns it. Of an object that was freed meanwhile nothing is kept."""
-        if object in self._copies:
-            self._owners[object] = owner
+    def owned(self, object: bytes, owner: bytes, maker: bytes) -> None:
+        """That process owns it: the node where it was made says so, and has all of it.
+
+        This can be the first that is heard of the object, because a node that pulls does not always wait for an answer
+        before it asks the maker. So it counts as a copy: otherwise the owner of the copies that are heard of later would
+        stay unknown if the maker dies now.
+        """
+        if not self.has_all(object, maker):
+            self.stored(object, maker)
+        self._owners[object] = owner
 
     def owned_by(self, owner: bytes) -> list[bytes]:
         """What goes with that process."""

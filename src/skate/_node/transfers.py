@@ -669,6 +669,7 @@ class Transfers:
     def _tell_owner(self, object: bytes) -> None:
         owner = self._daemon.store.owner_of(object)
         if owner != self.keeper:
+            self._tracked.add(object)  # what it is told of counts as a copy until it is told of the end, too
             self._neighbours.tell_control(cluster.Owned(object, owner))
 
     def on_freed(self, ids: list[bytes]) -> None:

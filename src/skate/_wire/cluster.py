@@ -350,7 +350,8 @@ class Tracked(Message, tag=42):
 
 class Owned(Message, tag=47):
     """The node where it was made → control, before the first chunk of it goes out, and once Tracked: it belongs to that
-    process, and ends with it, or with that process's node. No reply. Safe to resend."""
+    process, and ends with it, or with that process's node. All of it is there. Reply, when it is freed: Freed. Safe to
+    resend."""
 
     object: bytes
     owner: bytes
