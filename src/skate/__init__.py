@@ -85,6 +85,8 @@ else:
             "as_ray",
             "client_builder",
             "cloudpickle",
+            "connections",
+            "descriptors",
             "experimental",
             "ids",
             "job_config",

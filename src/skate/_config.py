@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from skate._control_groups import least_cpu_limit, least_memory_limit
-from skate._core.environment import PARTITION_GRACE_VARIABLE, seconds_of
+from skate._core.environment import PARTITION_GRACE_VARIABLE, SCHEDULING_DELAY_VARIABLE, seconds_of
 
 #: Part of the machine's memory that the object store may use by default; memory is taken only as objects arrive.
 STORE_PART = 0.3
@@ -86,3 +86,10 @@ def partition_grace_s(configured: float | None = None) -> float:
         return configured
     seconds = seconds_of(os.environ.get(PARTITION_GRACE_VARIABLE, ""))
     return seconds if 0 <= seconds < float("inf") else PARTITION_GRACE_S
+
+
+def scheduling_delay_ms() -> float:
+    """How long each task waits between being ready and being scheduled: 0, unless the environment of the node has the
+    test setting."""
+    milliseconds = seconds_of(os.environ.get(SCHEDULING_DELAY_VARIABLE, ""))
+    return milliseconds if 0 <= milliseconds < float("inf") else 0.0

@@ -33,6 +33,7 @@
     ├── ActorUnschedulableError              the actor asks for more than there will ever be
     ├── ActorPlacementGroupRemoved           the placement group of the actor is gone
     ├── ActorAlreadyExistsError              another actor has that name; also a ValueError
+    ├── DescriptorError                      a file descriptor cannot be sent or received; also an OSError
     ├── PendingCallsLimitExceeded            more calls wait for the actor than max_pending_calls
     ├── AsyncioActorExit                     raised inside an async actor to end it
     │
@@ -591,6 +592,14 @@ class ActorAlreadyExistsError(SkateError, ValueError):
         super().__init__(message or text)
 
 
+class DescriptorError(SkateError, OSError):
+    """A file descriptor cannot be sent, or cannot be received (`skate.descriptors`)."""
+
+    def __init__(self, message: str = "", *, what: str = "", why: str = "", next: str = "") -> None:
+        self.why = why
+        super().__init__(message or _words.compose(what or "a Descriptor cannot be received here.", why=why, next=next))
+
+
 class PendingCallsLimitExceeded(SkateError):
     """As many calls wait for the actor as its `max_pending_calls` allows."""
 
@@ -665,8 +674,8 @@ __all__ = [
     "NodeDiedError", "NodeUnreachableError", "ObjectLostError", "OwnerDiedError", "ObjectFreedError",
     "ObjectReconstructionFailedError", "ObjectFetchTimedOutError", "ObjectStoreFullError", "OutOfDiskError",
     "ActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError", "ActorPlacementGroupRemoved",
-    "ActorAlreadyExistsError", "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError", "SystemLimitError",
-    "InternalError", "TaskInterrupt", "RayError", "RayTaskError", "RayActorError", "RaySystemError",
+    "ActorAlreadyExistsError", "DescriptorError", "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError",
+    "SystemLimitError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError", "RayActorError", "RaySystemError",
     "LocalRayletDiedError", "PlasmaObjectNotAvailable",
 ]
 # fmt: on

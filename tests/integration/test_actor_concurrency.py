@@ -1648,3 +1648,36 @@ def test_calls_run_beside_generators_that_are_read_halfway(is_async: bool, optio
     assert [skate.get(next(stream)) for stream in streams] == [0, 0]
     assert skate.get(actor.answer.remote(), timeout=20) == 42
     assert [[skate.get(ref) for ref in stream] for stream in streams] == [list(range(1, 300))] * 2
+
+
+@skate.remote(concurrency_groups={"side": 1})
+class WithMainThread:
+    def __init__(self) -> None:
+        self._may_go_on = threading.Event()
+
+    def where(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    def stay(self) -> None:
+        self._may_go_on.wait()
+
+    def leave(self) -> None:
+        skate.exit_actor()
+
+    @skate.method(concurrency_group="side")
+    def go_on(self) -> bool:
+        self._may_go_on.set()
+        return threading.current_thread() is threading.main_thread()
+
+
+def test_calls_that_name_no_group_run_one_by_one_in_the_main_thread_and_groups_answer_meanwhile() -> None:
+    actor = WithMainThread.remote()
+    staying, waiting, kept = actor.stay.remote(), actor.where.remote(), actor.where.remote()
+    skate.cancel(waiting)
+    assert_cancelled(waiting)
+    assert value_of(actor.go_on.remote()) is False
+    assert value_of(staying) is None
+    assert value_of(kept) is True
+    assert value_of([actor.where.remote() for _ in range(50)]) == [True] * 50
+    with pytest.raises(ActorDiedError):
+        value_of(actor.leave.remote())

@@ -375,6 +375,7 @@ def test_a_bad_argument_is_named_and_starts_nothing(arguments: dict[str, Any], e
         ("SKATE_WAIT_NOTICE_S", "banana"),
         ("SKATE_WAIT_NOTICE", "off"),
         ("SKATE_PARTITION_GRACE_S", "-1"),
+        ("SKATE_TEST_SCHEDULING_DELAY_MS", "slow"),
         ("SKATE_ADDRESS", "nonsense"),
     ],
 )

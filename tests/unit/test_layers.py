@@ -64,7 +64,7 @@ LAYERS: list[set[str]] = [
 ]
 
 #: Packages that are built on Skate as any user could build them.
-LIBRARIES = {"dashboard", "rl", "serve", "train", "util"}
+LIBRARIES = {"collective", "dashboard", "rl", "serve", "train", "util"}
 
 #: What decisions may be made of: nothing here reads, writes, waits or knows the time.
 PURE = {

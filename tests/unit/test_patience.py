@@ -89,6 +89,7 @@ def test_the_time_is_a_setting(environment: dict[str, str], seconds: float) -> N
         ("SKATE_WAIT_NOTICE", ["", "0", "1"], ["off", "30", "no"]),
         ("SKATE_WAIT_NOTICE_S", ["", "0.5", "30"], ["banana", "0", "-1", "inf", "nan"]),
         ("SKATE_PARTITION_GRACE_S", ["", "0", "2.5"], ["banana", "-1", "inf", "nan"]),
+        ("SKATE_TEST_SCHEDULING_DELAY_MS", ["", "0", "2.5"], ["banana", "-1", "inf", "nan"]),
     ],
 )
 def test_a_variable_that_is_no_setting_is_named(variable: str, good: list[str], bad: list[str]) -> None:

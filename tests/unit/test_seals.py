@@ -10,7 +10,7 @@ OWNER = b"owner"
 
 def recorded() -> tuple[Seals, list[Message]]:
     sent: list[Message] = []
-    return Seals(sent.append), sent
+    return Seals(lambda message, fds=(): sent.append(message)), sent
 
 
 def test_a_seal_waits_for_the_next_message_and_goes_before_it() -> None:

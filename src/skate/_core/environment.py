@@ -18,6 +18,8 @@ NOTICE_VARIABLE = "SKATE_WAIT_NOTICE"
 NOTICE_SECONDS_VARIABLE = "SKATE_WAIT_NOTICE_S"
 #: How long two nodes may be unable to reach each other (`reachability.py`).
 PARTITION_GRACE_VARIABLE = "SKATE_PARTITION_GRACE_S"
+#: For tests: milliseconds that each task waits between being ready and being scheduled.
+SCHEDULING_DELAY_VARIABLE = "SKATE_TEST_SCHEDULING_DELAY_MS"
 
 
 def check(environment: Mapping[str, str]) -> None:
@@ -34,6 +36,8 @@ def check(environment: Mapping[str, str]) -> None:
         )
     if (said := environment.get(PARTITION_GRACE_VARIABLE, "")) and not 0 <= seconds_of(said) < math.inf:
         raise ValueError(f"{PARTITION_GRACE_VARIABLE}={said}: it may be a number of seconds, 0 or more.")
+    if (said := environment.get(SCHEDULING_DELAY_VARIABLE, "")) and not 0 <= seconds_of(said) < math.inf:
+        raise ValueError(f"{SCHEDULING_DELAY_VARIABLE}={said}: it may be a number of milliseconds, 0 or more.")
 
 
 def seconds_of(text: str) -> float:

@@ -29,6 +29,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from skate._config import scheduling_delay_ms
 from skate._control import commons
 from skate._control.actors import HANDLERS as ACTOR_MESSAGES
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
@@ -45,6 +46,7 @@ from skate._core.task import Job
 from skate._core.worker_limit import DESCRIPTORS_LEAST, worker_limit
 from skate._node.actors import Actors
 from skate._node.demands import Demands
+from skate._node.descriptors import Descriptors
 from skate._node.end_orders import EndOrders
 from skate._node.garbage import Garbage
 from skate._node.groups import Groups
@@ -173,6 +175,7 @@ class Daemon:
         self._end_orders = EndOrders(self)
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
+        self.descriptors = Descriptors(self.send, descriptors.amount)
         #: None: the control service has them.
         self.mailboxes = Mailboxes(self.send, self._is_congested)
         self.commons = commons.Commons(self.send, self.mailboxes.deliver) if self.neighbours is None else None
@@ -254,7 +257,7 @@ class Daemon:
     # -- processes come ---------------------------------------------------------------------------------------------
 
     def _add_driver(self, sock: socket.socket) -> None:
-        process = Process(new_process_id(self.number), Channel(sock, name="driver"))
+        process = Process(new_process_id(self.number), Channel(sock, carries_fds=True, name="driver"))
         self._add(process, pid=0)
 
     def open_lobby(self) -> None:
@@ -300,6 +303,7 @@ class Daemon:
                 process.job.namespace,
                 self.address,
                 self.neighbours.member.host if self.neighbours is not None else LOOPBACK,
+                scheduling_delay_ms(),
             ),
             (self.store.fd,) if process.worker is None else (),
         )
@@ -471,6 +475,15 @@ class Daemon:
     def _on_actor_message(self, process: Process, message: Any) -> None:
         self.actors.on_message(process.id, message)
 
+    def _on_descriptor_message(self, process: Any, message: Any) -> None:
+        if process.id not in self.processes:
+            raise ValueError(f"{type(message).__name__} came from another node: descriptors stay on theirs")
+        self.descriptors.on_message(process.id, message, process.channel.fds)
+
+    def _on_call_listener(self, process: Process, message: wire.CallListener) -> None:
+        assert self.neighbours is not None
+        self.neighbours.callers.call(process.id, message)
+
     def _on_query(self, process: Process, message: wire.Query) -> None:
         self.inquiries.ask(process, message)
 
@@ -565,6 +578,7 @@ class Daemon:
     def _tell_of_death(self, process: Process, gone: wire.PeerGone) -> None:
         """Everybody but the scheduler."""
         self.switchboard.on_process_died(gone)
+        self.descriptors.process_died(process.id)
         self.garbage.on_process_died(process.id)
         self.actors.on_process_died(gone)
         self.inquiries.on_process_died(process)
@@ -673,6 +687,10 @@ HANDLERS: dict[type, Any] = {
     wire.Free: Daemon._on_free,
     wire.Refusal: on_refusal,
     wire.GarbageCollected: Daemon._on_garbage_collected,
+    wire.KeepDescriptor: Daemon._on_descriptor_message,
+    wire.TakeDescriptor: Daemon._on_descriptor_message,
+    wire.DropDescriptor: Daemon._on_descriptor_message,
+    wire.CallListener: Daemon._on_call_listener,
 }
 
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))

@@ -29,6 +29,7 @@ from skate._core.placement import NodeView
 from skate._core.resources import marks_of_node
 from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
+from skate._node.callers import Callers
 from skate._node.main import JoinError
 from skate._node.reach import ID_SHOWN, Reach
 from skate._node.transfers import Transfers
@@ -110,6 +111,7 @@ class Neighbours:
             except OSError as error:
                 raise JoinError(error.strerror) from None
         self.bridges = Bridges(daemon, self)
+        self.callers = Callers(daemon, self)
         self.reach = Reach(daemon, self, partition_grace_s(daemon.config.partition_grace_s))
         self._begun = False
         self._report_at = 0.0
@@ -404,6 +406,8 @@ class Neighbours:
                         known.hand_waiting_to(link)
             case cluster.OpenChannel():
                 self.bridges.on_asked(message, link)
+            case cluster.OpenStream():
+                self.callers.on_called(message, link)
             case cluster.OfferTransfer(node_id):
                 link.send(cluster.TransferOpened())
                 self.transfers.on_offered(node_id, link.hand_over())

@@ -304,7 +304,7 @@ class WorkerPool:
             self._owner.on_start_failed(env, f"its connections could not be made: {limit_of(error) or error.strerror}")
             return
         process_id = new_process_id(node_of(setup.node_id))
-        channel = Channel(socket.socket(fileno=control[0]), name="worker")
+        channel = Channel(socket.socket(fileno=control[0]), carries_fds=True, name="worker")
         worker = PooledWorker(process_id, env, slot, channel, stdout=stdout[0], stderr=stderr[0])
         self.workers[process_id] = process.workers[process_id] = worker
         self._owner.on_worker_created(worker)

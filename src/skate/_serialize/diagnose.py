@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from skate._object_ref import collecting_refs
-from skate.exceptions import SerializationError
+from skate.exceptions import SerializationError, SkateError
 
 #: How deep the search for the culprit goes, and how many parts of one thing are looked at.
 DEPTH_MAX = 4
@@ -181,6 +181,8 @@ def explain_unpicklable(value: Any, error: Exception, *, what: str) -> Serializa
     culprit = (
         ", in it ".join(path) if path else f"an object of type {type(value).__module__}.{type(value).__qualname__}"
     )
+    if isinstance(error, SkateError):  # its text says what to do
+        return SerializationError(f"{what} cannot be sent to another process.\n  what: {culprit}: {error}")
     return SerializationError(
         f"{what} cannot be sent to another process.\n"
         f"  what: {culprit} cannot be pickled.\n"

@@ -19,7 +19,7 @@ UNSAID_MAX = 16
 
 
 class Seals:
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
         #: (owner, offset, size) by object id.
         self._unsaid: dict[bytes, tuple[bytes, int, int]] = {}
@@ -42,11 +42,11 @@ class Seals:
             if waiting:
                 self._send(Seal(waiting))
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """To the daemon."""
         with self._lock:
             self.say()
-            self._send(message)
+            self._send(message, fds)
 
     def withdraw(self, ids: Iterable[bytes]) -> tuple[list[bytes], list[tuple[int, int]]]:
         """These are not needed any more: those that the daemon knows, and offset and size of those that it does not."""

@@ -5,8 +5,8 @@ other. On both, messages of processes (`messages/`) travel inside an envelope: a
 own says to another node or to the control service, and delivers what these say to a process. A third kind is handed on:
 after OpenChannel was answered, the connection belongs to the two processes.
 
-The first message on a connection says what it is for: Join, Link, OpenChannel, OpenTransfer or Ask; or Resume, if it
-takes the place of one that broke.
+The first message on a connection says what it is for: Join, Link, OpenChannel, OpenStream, OpenTransfer or Ask;
+or Resume, if it takes the place of one that broke.
 """
 
 from __future__ import annotations
@@ -266,6 +266,20 @@ class ChannelOpened(Message, tag=32):
     pid: int
 
 
+class OpenStream(Message, tag=39):
+    """Node → node, first on the connection, which is for one of my processes and the one that listens under this key.
+
+    Reply: StreamOpened, after which each node hands its end over, unless a reason says why that cannot be done.
+    """
+
+    node_id: bytes
+    key: bytes
+
+
+class StreamOpened(Message, tag=48):
+    reason: str = ""
+
+
 class PleaseLink(Message, tag=34):
     """Node → control → a node that listens nowhere: I have something to say to you; make a link to me."""
 
@@ -420,9 +434,9 @@ ClusterMessage = Union[  # noqa: UP007 - as in messages
     Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
     ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, AskEvents, NodeEvents,
     PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed, DropCopies,
-    OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith, PlaceActor, UnplaceActor, ActorPlaced,
-    ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared, CommitBundle, ReleaseBundle, GroupRemoved,
-    AskGroup, Heard, Ping, Pong, Unreached, Resume, Confirm,
+    OpenStream, StreamOpened, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith,
+    PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared,
+    CommitBundle, ReleaseBundle, GroupRemoved, AskGroup, Heard, Ping, Pong, Unreached, Resume, Confirm,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -3,7 +3,8 @@
 Every concurrency group has places, as many as its limit; calls that name no group share those of the group "". A call
 takes a place when it starts and gives it back when it ends; the others wait, in order, each group by itself.
 
-With threads the main thread has nothing to do but to read the sockets. Results collect while there is more to do at
+With threads the main thread reads the sockets. It also runs the calls that name no group if one of them runs at a time:
+libraries that need the main thread (for signals, say) then find it there. Results collect while there is more to do at
 once, and leave together.
 """
 
@@ -174,19 +175,27 @@ class Concurrency(abc.ABC):
 
 
 class ThreadedCalls(Concurrency):
-    """Calls in threads, started as they are needed."""
+    """Calls in threads, started as they are needed; one by one in the main thread if they name no group."""
 
     def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
         super().__init__(runtime, executor, actor)
-        self._groups = {group: Threads(self, group, limit) for group, limit in self._limits.items()}
+        self._main = MainThread(self, runtime.loop.notify) if self._limits[""] == 1 else None
+        self._groups: dict[str, Threads | MainThread] = {
+            group: self._main if self._main is not None and not group else Threads(self, group, limit)
+            for group, limit in self._limits.items()
+        }
         self._stopping = False
         self._watching = False
 
     def waiting(self) -> list[deque[Call]]:
-        return [threads.calls for threads in self._groups.values()]
+        return [group.calls for group in self._groups.values()]
 
     def run(self) -> None:
-        self._runtime.loop.wait(lambda: self._stopping)
+        main = self._main
+        while not self._stopping:
+            self._runtime.loop.wait(lambda: self._stopping or (main is not None and main.calls))
+            if main is not None and not self._stopping:
+                main.run_one()
         self.outbox.flush()
 
     def stop(self) -> None:
@@ -207,8 +216,8 @@ class ThreadedCalls(Concurrency):
         if super().cancel(peer, message):
             return True
         # It has ended, or a thread is about to begin it: that is over when we have had the locks.
-        for threads in self._groups.values():
-            with threads.lock:
+        for group in self._groups.values():
+            with group.lock:
                 pass
         return super().cancel(peer, message)
 
@@ -263,6 +272,31 @@ class ThreadedCalls(Concurrency):
     def _look_after_outbox(self) -> None:
         self._watching = False
         self.outbox.flush()
+
+
+class MainThread:
+    """Calls that the main thread runs, one by one."""
+
+    def __init__(self, owner: ThreadedCalls, wake: Callable[[], None]) -> None:
+        self._owner = owner
+        self._wake = wake
+        self.calls: deque[Call] = deque()
+        self.lock = threading.Lock()
+
+    def add(self, call: Call) -> None:
+        self.calls.append(call)
+        self._wake()
+
+    def run_one(self) -> None:
+        """Run the call that came first, if there is one."""
+        with self.lock:
+            try:
+                peer, task = self.calls.popleft()
+            except IndexError:  # cancelled by the I/O thread meanwhile
+                return
+            current = self._owner.begin_call(peer, task)
+        self._owner.run_call(peer, task, current)
+        self._owner.send_results(more=bool(self.calls))
 
 
 class Threads:

@@ -7,11 +7,12 @@ Invariant: a reply to somebody who was interrupted meanwhile is undone, and neve
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skate._wire.channel import TooLarge
-from skate._wire.messages import Answer, Message
+from skate._wire.messages import Answer, DescriptorGiven, Message
 from skate.exceptions import MessageTooLargeError, NodeDiedError
 
 if TYPE_CHECKING:
@@ -84,9 +85,16 @@ class Requests:
                 undo(reply)
 
     def on_reply(self, message: Any) -> None:
-        if message.request in self._abandoned:
-            undo = self._abandoned.pop(message.request)
+        self._on_reply(message.request, message)
+
+    def on_descriptor(self, message: DescriptorGiven, fds: deque[int]) -> None:
+        """The reply is the reason why there is none, or the descriptor, which came beside the message."""
+        self._on_reply(message.request, message.reason or fds.popleft())
+
+    def _on_reply(self, number: int, reply: Any) -> None:
+        if number in self._abandoned:
+            undo = self._abandoned.pop(number)
             if undo is not None:
-                undo(message)
+                undo(reply)
         else:
-            self._replies[message.request] = message
+            self._replies[number] = reply

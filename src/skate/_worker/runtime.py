@@ -58,6 +58,7 @@ from skate._worker.borrow import Borrowing
 from skate._worker.broken import Broken, map_arena, no_descriptor_left, on_failure
 from skate._worker.calls import Call
 from skate._worker.context import TaskContext
+from skate._worker.delayed import new_call
 from skate._worker.execute import Executor
 from skate._worker.functions import ExportedFunctions, Function, export_function
 from skate._worker.futures import Futures
@@ -256,9 +257,9 @@ class Runtime:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def send(self, message: m.Message) -> None:
+    def send(self, message: m.Message, fds: tuple[int, ...] = ()) -> None:
         """To the node daemon."""
-        self._seals.send(message)
+        self._seals.send(message, fds)
 
     def _handle(self, channel: Channel, messages: list[m.AnyMessage]) -> None:
         if channel is self._control:
@@ -281,13 +282,14 @@ class Runtime:
                 self.submitter.on_reclaim(message)
             case m.Allocated() | m.Pinned() | m.StoreFull() | m.FetchFailed() | m.Answer():
                 self.requests.on_reply(message)
+            case m.DescriptorGiven():
+                self.requests.on_descriptor(message, self._control.fds)
             case m.PeerConnected():
                 fd = self._control.fds.popleft()
                 if fd == LOST:
                     no_descriptor_left(self, "a connection to another process could not be made.")
                     return
-                sock = socket.socket(fileno=fd)
-                self.loop.add(self.peers.on_connected(message, sock))
+                self.loop.add(self.peers.on_connected(message, socket.socket(fileno=fd)))
             case m.PeerGone():
                 self.peers.on_gone(message)
             case m.ActorState():
@@ -574,11 +576,10 @@ class Runtime:
     def new_call(self, function: Function, options: TaskOptions, *, generator: str) -> Call:
         options = self.in_group(options)
         env = self.environment(options.runtime_env)
+        needed, retriable = options.resources_needed(), options.max_retries != 0
         with self.lock:
-            cls = self.submitter.scheduling_class(
-                options.resources_needed(), env, options.where(), retriable=options.max_retries != 0
-            )
-        return Call(self, function, cls, options, generator=generator)
+            cls = self.submitter.scheduling_class(needed, env, options.where(), retriable=retriable)
+        return new_call(self, function, cls, options, generator)
 
     def environment(self, runtime_env: dict[str, dict[str, str]]) -> dict[str, str]:
         """The variables of a process: those of this one's environment, and those given."""

@@ -59,6 +59,7 @@ from skate.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from skate._worker.delayed import HeldTasks
     from skate._worker.runtime import Runtime
 
 #: Tasks that collect before another attempt to push, while every worker is busy.
@@ -98,6 +99,7 @@ class Submitter:
         #: Tasks that were ended because memory was short, and when they are sent again.
         self._resting: dict[bytes, float] = {}
         self.submitted = 0
+        self.held: HeldTasks | None = None  # by a test setting
         #: The last name of a task that was cancelled before it began, and the error of all of that name.
         self._cancelled = "", Failure(b"")
 
@@ -678,7 +680,7 @@ class Submitter:
         return {
             "tasks_submitted": self.submitted,
             "tasks_finished": self._outcomes.finished,
-            "tasks_queued": sum(len(cls.queue) for cls in self._classes.values()),
+            "tasks_queued": sum(len(cls.queue) for cls in self._classes.values()) + len(self.held or ()),
             "tasks_in_flight": sum(len(lease.inflight) for lease in self._leases.values()),
             "leases": len(self._leases),
         }

@@ -152,6 +152,9 @@ from skate._wire.messages.local import (
     Blocked as Blocked,
 )
 from skate._wire.messages.local import (
+    CallListener as CallListener,
+)
+from skate._wire.messages.local import (
     Capacity as Capacity,
 )
 from skate._wire.messages.local import (
@@ -162,6 +165,12 @@ from skate._wire.messages.local import (
 )
 from skate._wire.messages.local import (
     Connect as Connect,
+)
+from skate._wire.messages.local import (
+    DescriptorGiven as DescriptorGiven,
+)
+from skate._wire.messages.local import (
+    DropDescriptor as DropDescriptor,
 )
 from skate._wire.messages.local import (
     Events as Events,
@@ -183,6 +192,9 @@ from skate._wire.messages.local import (
 )
 from skate._wire.messages.local import (
     Hello as Hello,
+)
+from skate._wire.messages.local import (
+    KeepDescriptor as KeepDescriptor,
 )
 from skate._wire.messages.local import (
     KillWorker as KillWorker,
@@ -245,6 +257,9 @@ from skate._wire.messages.local import (
     StoreFull as StoreFull,
 )
 from skate._wire.messages.local import (
+    TakeDescriptor as TakeDescriptor,
+)
+from skate._wire.messages.local import (
     Unblocked as Unblocked,
 )
 from skate._wire.messages.local import (
@@ -273,7 +288,8 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     Fetch, Fetched, Borrow, Borrowed, Release, AskRef, CancelRef, RegisterActor, CreateActor, StartActor, ActorStarted,
     ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
     Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm, Refused, CollectGarbage, GarbageCollected, Unreachable,
-    FetchFailed, GiveUpLease,
+    FetchFailed, GiveUpLease, KeepDescriptor, TakeDescriptor, DescriptorGiven, DropDescriptor,
+    CallListener,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

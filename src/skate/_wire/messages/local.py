@@ -53,6 +53,8 @@ class Welcome(Message, tag=2):
     address: str = ""
     #: How other machines reach the node; 127.0.0.1 for a node that is alone.
     host: str = ""
+    #: A test setting: how long each task of the process waits between being ready and being scheduled.
+    test_scheduling_delay_ms: float = 0.0
 
 
 class Connect(Message, tag=3):
@@ -417,3 +419,51 @@ class Free(Message, tag=48):
     ids: list[bytes]
     node: int = 0  # the number of the node where they lie; 0: this one
     tasks: list[bytes] = []
+
+
+# -- process ↔ node daemon: file descriptors ------------------------------------------------------------
+
+
+class KeepDescriptor(Message, tag=16):
+    """Process → daemon, with a file descriptor: keep a copy for processes of this node that ask for the key.
+
+    Reply: Answer; its body says why there is none, or is empty. The copy is closed with DropDescriptor or at the end of
+    the process.
+    """
+
+    request: int
+    key: bytes
+    #: It is the end of a socket pair, and takes the connections that other nodes make to its process (CallListener).
+    accepts: bool = False
+
+
+class TakeDescriptor(Message, tag=17):
+    """Process → daemon: give me a copy of that descriptor. Reply: DescriptorGiven."""
+
+    request: int
+    key: bytes
+
+
+class DescriptorGiven(Message, tag=18):
+    """Daemon → process: the copy comes with this message, unless the reason says why there is none."""
+
+    request: int
+    reason: str = ""
+
+
+class DropDescriptor(Message, tag=19):
+    """Process → daemon: close the copy that you keep for me. No reply."""
+
+    key: bytes
+
+
+class CallListener(Message, tag=50):
+    """Process → daemon: connect me to the process of another node that keeps a descriptor with this key there.
+
+    Reply: DescriptorGiven, with the connection. The other process receives the other end of it over what it keeps.
+    """
+
+    request: int
+    #: The number of the other node.
+    node: int
+    key: bytes
