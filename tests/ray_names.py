@@ -25,6 +25,8 @@ MODULES = [
     "ray.remote_function",
     "ray.runtime_context",
     "ray.runtime_env",
+    "ray.train",
+    "ray.train.torch",
     "ray.types",
     "ray.util",
     "ray.util.accelerators",

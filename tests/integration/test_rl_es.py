@@ -13,7 +13,7 @@ import pytest
 
 import skate
 from rl_probes import Catch, Numbered, NumberedVector, Probe, probe
-from skate.rl import es
+from skate.rl import es, lane
 from skate.rl.env import EnvError, make_envs
 from skate.rl.policy import Policy
 from skate.rl.run import Run
@@ -273,6 +273,67 @@ def test_an_environment_that_fails_is_an_error_that_names_it(
         es.train(broken, 64, path=str(tmp_path / "run"), **QUICK)
     assert "broken failed" in str(caught.value).splitlines()[0], "without the way that the error took"
     assert type(caught.value) is EnvError
+
+
+@pytest.mark.parametrize(
+    ("observation", "reward", "over", "text"),
+    [
+        (0.0, "much", True, "environment 0 gave 'much' as a reward, and that is one number"),
+        (0.0, 1 + 2j, True, "gave .* as a reward, and that is one number"),
+        (0.0, np.nan, True, "an episode has a return that is not a finite number"),
+        (np.nan, 1.0, False, "environment [01] gave an observation that is NaN"),
+        (np.inf, 1.0, False, "environment [01] gave an observation that is infinite"),
+        (0.0, 1.0, False, "an episode has not ended after 40 steps"),
+    ],
+)
+def test_what_an_environment_does_wrong_is_named_with_its_line(
+    observation: float, reward: Any, over: bool, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(Probe):
+        def step(self, action: Any) -> Any:
+            return np.full(1, observation, np.float32), reward, over, False, {}
+
+    def make() -> Odd:
+        return Odd("action")
+
+    monkeypatch.setattr(es, "EPISODE_STEPS_MAX", 40)
+    monkeypatch.setattr(lane, "EPISODE_STEPS_MAX", 40)
+    options = es.ESOptions(directions=2, noise=1_000, hidden=(4,), envs=2)
+    policy = policy_for(make, hidden=(4,))
+    flat = np.concatenate([policy.weights[name].ravel() for name in policy.weights])
+    player = es.Player(make, policy, options, 0, flat.size)
+    with pytest.raises(ValueError, match=text) as caught:
+        player.play(np.zeros(1_000, np.float32), (flat, None), 1, 0, 2)
+    assert f"{__file__}:{Odd.step.__code__.co_firstlineno}" in str(caught.value) or "has not ended" in text
+
+
+def test_an_environment_that_ends_its_process_does_not_end_the_driver(tmp_path: Path, runtime: Any) -> None:
+    driver = os.getpid()
+
+    def crashes() -> Any:
+        if os.getpid() == driver:
+            raise AssertionError("an environment was made in the driver")
+        print("no licence", flush=True)
+        os._exit(7)
+
+    with pytest.raises(EnvError, match=r"crashes: lane [01] died 3 times in a row(.|\n)*no licence"):
+        es.train(crashes, 64, path=str(tmp_path / "run"), **QUICK)
+
+
+@pytest.mark.parametrize("tree", [0, 1])
+def test_a_task_that_keeps_dying_is_an_error_that_names_the_environment(
+    tree: int, tmp_path: Path, runtime: Any
+) -> None:
+    class Crashes(Probe):
+        def step(self, action: Any) -> Any:
+            print("no licence", flush=True)
+            os._exit(7)
+
+    def crashes() -> Crashes:
+        return Crashes("action")
+
+    with pytest.raises(EnvError, match=r"crashes: task play stopped because its worker died(.|\n)*no licence"):
+        es.train(crashes, 64, path=str(tmp_path / "run"), **QUICK | {"tree": tree})
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, runtime: Any) -> None:

@@ -478,6 +478,25 @@ def test_a_session_that_was_started_here_ends_here_also_after_an_error(tmp_path:
 
 
 @runtime
+def test_a_stream_goes_on_after_other_sampling() -> None:
+    with Simulators(Numbered, lanes=2, envs=1) as sims:
+        for ordered in (False, True):
+            stream = sims.stream(lambda: None, ahead=2, fragment=5, ordered=ordered)
+            for _ in range(2):
+                assert next(stream).shape == (5, 1)
+                assert sims.sample(None, steps=6).shape == (3, 2)
+            assert [next(stream).shape for _ in range(4)] == [(5, 1)] * 4
+
+
+def test_closed_simulators_begin_no_session() -> None:
+    with Simulators(Numbered, lanes=1, envs=1) as sims:
+        policy = policy_for(sims)
+    with pytest.raises(RuntimeError, match="these simulators are closed"):
+        sims.sample(policy, steps=3)
+    assert not skate.is_initialized()
+
+
+@runtime
 def test_lanes_are_gone_after_close_and_the_session_stays(tmp_path: Path) -> None:
     with Simulators(functools.partial(Marked, tmp_path), lanes=2, envs=1) as sims:
         stream = sims.stream(lambda: None, ahead=2, fragment=10)

@@ -614,6 +614,54 @@ def test_a_factory_that_makes_no_environment_is_named(factory: Any, line: Any, s
     assert f"the factory is in {__file__}:{line.__code__.co_firstlineno}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (lambda size: Scripted(), "missing 1 required positional argument: 'size'; "),
+        (lambda: Scripted, "the class Scr"),
+    ],
+    ids=["arguments", "class"],
+)
+def test_a_factory_that_is_not_called_as_it_must_be_is_named_with_its_line(factory: Any, said: str) -> None:
+    with pytest.raises(EnvError, match=said) as caught:
+        Lane(factory, 0, 2, 0, 0, 1)
+    assert f"the factory is in {__file__}:{factory.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_an_environment_that_exits_is_named_with_its_line() -> None:
+    class Closed(Scripted):
+        def step(self, action: Any) -> Any:
+            sys.exit("the window was closed")
+
+    with pytest.raises(EnvError, match="failed in lane 3: SystemExit: the window was closed") as caught:
+        Lane(Closed, 3, 1, 0, 0, 1).run(None, 3)
+    assert __file__ in str(caught.value)
+
+
+def test_an_episode_without_an_end_is_an_error_where_whole_episodes_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(Scripted):
+        def step(self, action: Any) -> Any:
+            return self.seen(), 0.0, False, False, {}
+
+    monkeypatch.setattr(lane_module, "EPISODE_STEPS_MAX", 50)
+    lane = Lane(Endless, 0, 2, 0, 0, 1)
+    with pytest.raises(EnvError, match="has not ended after 50 steps"):
+        lane.episodes(None, 2)
+    with pytest.raises(EnvError, match="has not ended after 50 steps"):
+        lane.play(policy_of(lane), [1], True)
+
+
+def test_an_observation_may_have_no_numbers() -> None:
+    class Blind(Scripted):
+        observation_space = spaces.Box(-1, 1, (0,), np.float32)
+
+        def seen(self) -> np.ndarray:
+            return np.zeros(0, np.float32)
+
+    block = Lane(Blind, 0, 2, 0, 0, 1).run(None, 6)
+    assert block.bootstrap.shape == (len(block.cuts), 0)
+
+
 def test_a_vector_that_resets_without_its_last_observations_is_named() -> None:
     class Hides(ScriptedVector):
         def step(self, actions: Any) -> tuple[Any, ...]:
@@ -837,20 +885,22 @@ def test_the_module_says_where_the_line_is_without_its_own_frames() -> None:
 
 
 @pytest.mark.parametrize("acting", [True, False], ids=["policy", "random"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 @pytest.mark.parametrize("when", ["last", "first", "reward"])
 def test_what_is_not_finite_is_an_error_that_names_the_step(when: str, value: float, acting: bool) -> None:
     class Odd(Scripted):
+        observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+
         def step(self, action: Any) -> Any:
             observation, reward, over, cut, info = super().step(action)
             if when == "reward":
                 return observation, value, over, cut, info
             if over or cut if when == "last" else self.age == 1:
-                observation = np.full(3, value, np.float32)
+                observation = np.full(3, value)
             return observation, reward, over, True if when == "last" and over else cut, info
 
     lane = Lane(lambda: Odd(), 0, 1, 0, 0, 1)
-    said = "NaN" if np.isnan(value) else "infinite"
+    said = "NaN" if np.isnan(value) else "infinite" if np.isinf(value) or when == "reward" else "too large for float32"
     with pytest.raises(EnvError, match=f"gave an? (observation|reward) that is {said}, in step") as caught:
         for _ in range(40):
             lane.run(policy_of(lane) if acting else None, 10)

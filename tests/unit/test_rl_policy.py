@@ -512,6 +512,8 @@ def test_what_is_no_policy_says_what_it_is(tmp_path: Path) -> None:
     [
         ({"action_space": spaces.Box(-1, 1, (1,)), "head": "q"}, "needs a Discrete action space"),
         ({"action_space": spaces.Discrete(2), "head": "gaussian"}, "needs a Box action space"),
+        ({"action_space": spaces.MultiDiscrete([2, 3]), "head": "q"}, "next: ppo, impala and es learn such actions"),
+        ({"action_space": spaces.Discrete(2), "head": "squashed"}, "next: ppo, impala, dqn and es learn such actions"),
         ({"action_space": spaces.Discrete(2), "head": "softmax"}, "is not one of categorical"),
         ({"action_space": spaces.Discrete(2), "activation": "gelu"}, "neither 'tanh' nor 'relu'"),
         ({"action_space": spaces.Box(-np.inf, 1, (1,)), "head": "squashed"}, "finite bounds"),

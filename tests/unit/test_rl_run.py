@@ -65,8 +65,8 @@ def score(mean: float = 200.0, episodes: int = 100) -> Score:
     return Score(mean, 18.0, np.full(episodes, mean), np.full(episodes, 7))
 
 
-def begin(**arguments: Any) -> Run:
-    return Run.begin("ppo", "CartPole-v1", Options(), **{"steps": 1000, "seed": 1, "progress": False, **arguments})
+def begin(env: Any = "CartPole-v1", **arguments: Any) -> Run:
+    return Run.begin("ppo", env, Options(), **{"steps": 1000, "seed": 1, "progress": False, **arguments})
 
 
 def train(made: Run, stop_after: int | None = None, every: int = 99) -> Run:
@@ -377,6 +377,7 @@ def test_arguments_that_cannot_be_make_no_folder(arguments: dict[str, Any], text
         ),
         ({"callbacks": "print"}, "callbacks is 'print', and it must be a list of functions"),
         ({"path": 3}, "path is 3, and it must be a str or a Path: the folder of a run"),
+        ({"env": None}, "an environment is given as an id, a gymnasium spec or a factory, and this is NoneType"),
         ({"resume": b"runs"}, "resume is b'runs', and it must be a str or a Path: the folder of a run"),
     ],
 )
@@ -497,6 +498,17 @@ def test_a_run_whose_checkpoint_was_removed_is_not_begun_again() -> None:
         pass
 
 
+def test_weights_that_are_not_finite_are_an_error_and_the_last_checkpoint_stays() -> None:
+    made = train(begin())
+    before = {file.name: file.read_bytes() for file in made.path.glob("*.safetensors")}
+    odd = policy().with_weights({**policy().weights, "head.bias": np.full(2, np.nan, np.float32)})
+    with begin(resume=made.path, steps=2_000) as more:
+        for save in (lambda: more.checkpoint(odd, {}, {}), lambda: more.finish(odd)):
+            with pytest.raises(ValueError, match=r"diverged at 1,000 steps: head\.bias has weights that are not"):
+                save()
+    assert {file.name: file.read_bytes() for file in made.path.glob("*.safetensors")} == before
+
+
 def test_rows_that_are_no_rows_end_the_history() -> None:
     made = train(begin())
     with open(made.path / "progress.jsonl", "a") as file:
@@ -509,26 +521,29 @@ def test_defaults_are_within_the_limits(kind: Any) -> None:
     assert choose(kind, None, {}) == kind()
 
 
+#: A training that writes checkpoints all the time, without torch and this module, whose imports would take most of it.
 PROGRAM = """
-import sys, time
-sys.path[:0] = {paths!r}
-import test_rl_run as t
-from skate.rl import run
+import sys
+from dataclasses import make_dataclass
+import numpy as np
+from skate.rl import Policy, Run, run
 run.CHECKPOINT_EVERY_S = 0
-made = t.begin(steps=10**9, path=sys.argv[1])
-with made as r:
-    big = t.np.arange(1 << 18)
+box, choice = {"kind": "box", "shape": [4], "dtype": "float32"}, {"kind": "discrete", "sizes": [2], "start": 0}
+policy = Policy.create(box, choice, hidden=(8,))
+options = make_dataclass("Options", [])()
+with Run.begin("ppo", "CartPole-v1", options, steps=10**9, seed=1, path=sys.argv[1], progress=False) as r:
+    big = np.arange(1 << 18)
     while r.more():
         iteration = r.steps // 100 + 1
+        policy = policy.with_weights(policy.weights)
         r.log(r.steps + 100, returns=[iteration])
         if r.due():
-            r.checkpoint(t.policy(iteration % 1000), {{"big": big + iteration}}, {{"iteration": iteration}})
+            r.checkpoint(policy, {"big": big + iteration}, {"iteration": iteration})
 """
 
 
 def started(path: str) -> subprocess.Popen[str]:
-    code = PROGRAM.format(paths=[str(Path(__file__).parent), str(Path(__file__).parents[1])])
-    child = subprocess.Popen([sys.executable, "-c", code, path], stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", PROGRAM, path], stderr=subprocess.PIPE, text=True)
     wait_for(lambda: Path(path, "policy.safetensors").exists(), 30, "the first checkpoint")
     return child
 

@@ -45,9 +45,11 @@ EXAMPLES = """example:
   skate rl eval runs/ppo-CartPole-v1-1 --episodes 100
   skate rl play runs/ppo-CartPole-v1-1 --video out.gif"""
 FRAMES_PER_SECOND = 30
-#: Settings and arguments in errors of the library. In the shell they are flags.
+#: Settings and arguments in errors of the library: `PPOOptions.gamma`, `steps is 0`, `resume='runs/a'`.
 ARGUMENTS = re.compile(
-    r"\b[A-Z]\w*Options\.(?P<setting>\w+)|^(?P<argument>steps|seed|path|evaluate_every|stop_at)\b(?= is )"
+    r"\b[A-Z]\w*Options\.(?P<setting>\w+)"
+    r"|^(?P<argument>steps|seed|path|episodes|evaluate_every|stop_at)\b(?= is )"
+    r"|\b(?P<keyword>steps|path|resume)=(?:'(?P<text>[^']*)'|(?P<number>[\d,]*))"
 )
 
 
@@ -69,8 +71,7 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:
         if not is_deliberate(error):
             raise
-        text = ARGUMENTS.sub(lambda found: "--" + found[found.lastgroup or 0].replace("_", "-"), str(error))
-        what, _, then = text.partition("\n  next: ")
+        what, _, then = _with_flags(error).partition("\n  next: ")
         raise Trouble(what, then) from None
 
 
@@ -85,7 +86,22 @@ def is_deliberate(error: Exception) -> bool:
     """Whether this library raised the error to tell the user something. Any other is a defect, and has a traceback."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     ours = Path(last.filename).parent == Path(__file__).parent and (last.line or "").startswith("raise ")
-    return ours or type(error).__name__ == "EnvError"
+    return ours or _is_env_error(error)
+
+
+def _with_flags(error: Exception) -> str:
+    """The text of an error with flags of the shell in the place of settings and arguments of Python."""
+
+    def flag(found: re.Match[str]) -> str:
+        name = found["setting"] or found["argument"] or found["keyword"]
+        return f"--{name.replace('_', '-')} {found['text'] or found['number'] or ''}".rstrip()
+
+    # An error of an environment has lines of its source: they stay as they are.
+    return str(error) if _is_env_error(error) else ARGUMENTS.sub(flag, str(error))
+
+
+def _is_env_error(error: Exception) -> bool:
+    return type(error).__name__ == "EnvError"  # by name: its module imports gymnasium
 
 
 # -- what can be said --------------------------------------------------------------------------------------------------
@@ -120,7 +136,12 @@ def _parser(make: Callable[..., Any], name: str, text: str, epilog: str) -> Pars
     layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
     more = {} if make is Parser else {"help": text}
     made: Parser = make(
-        name, description=text.capitalize() + ".", epilog=epilog, formatter_class=layout, allow_abbrev=False, **more
+        name,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=epilog,
+        formatter_class=layout,
+        allow_abbrev=False,
+        **more,
     )
     return made
 
@@ -157,7 +178,7 @@ def _add_train(parser: Parser, algorithm: str) -> None:
 
 
 def _add(group: Any, flag: str, hint: Any, text: str) -> None:
-    # What is not said is left out: a run that is resumed keeps its own settings.
+    # A flag that is not given is left out: a run that is resumed keeps its own settings.
     words: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
     if hint is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **words)
@@ -243,9 +264,13 @@ def _play(options: argparse.Namespace) -> int:
         else:
             write(frames, next(frames))
             print(options.video)
-    except DependencyNotInstalled as error:
-        raise Trouble(f"{env} cannot be shown: {error}.", "pip install 'skate[video]'.") from None
-    except Error as error:
+    except (Error, rl.EnvError) as error:
+        # In a window an environment draws in its own reset and step, and so raises there.
+        missing = error.__cause__ if isinstance(error, rl.EnvError) else error
+        if isinstance(missing, DependencyNotInstalled):
+            raise Trouble(f"{env} cannot be shown: {missing}.", "pip install 'skate[video]'.") from None
+        if missing is not error:
+            raise
         raise Trouble(f"{env} cannot be shown: {error}", "--env ID names another environment.") from None
     return 0
 

@@ -92,7 +92,7 @@ class Loop(Envs):
         self._describe(envs[0].observation_space, envs[0].action_space, len(envs))
         self._steps = [env.step for env in envs]
         self._flat = spaces.is_flat(self.observation)
-        #: Class of the observations that need no look: no class is None, so where it is None all of them get one.
+        #: Type of observations that are used without a check. None, which no observation has, if all must be flattened.
         self._kind = np.ndarray if self._flat else None
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
@@ -114,8 +114,8 @@ class Loop(Envs):
         kind, shape, dtype = self._kind, self.shape, self.dtype
         if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
             observation = self._checked(i, observation)
-        if getattr(reward, "shape", ()):
-            self._numbers([reward], i)
+        if not isinstance(reward, (int, float)):
+            reward = float(self._numbers([reward], i)[0])
         return observation, reward, over, cut
 
     def step(self, actions: np.ndarray) -> Step:
@@ -127,7 +127,7 @@ class Loop(Envs):
                 observation, reward, over, cut, _ = self._steps[i](action)
             except (TypeError, ValueError) as error:
                 raise_placed(self.envs[i], "step", error)
-            # Assigning would broadcast an observation of another shape, and change one of another kind, without a word.
+            # Assigning would silently broadcast an observation of another shape, and convert one of another type.
             if type(observation) is not kind or observation.dtype is not dtype or observation.shape != shape:
                 observation = self._checked(i, observation)
             if over or cut:
@@ -347,7 +347,7 @@ class blamed(AbstractContextManager[None]):  # noqa: N801 - it is used like a fu
         self._env, self._lane = env, lane
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, EnvError):
+        if not isinstance(error, (Exception, SystemExit)) or isinstance(error, EnvError):
             return
         frames = traceback.extract_tb(error.__traceback__)
         outside = [frame for frame in frames if os.path.dirname(frame.filename) != _HERE]
@@ -366,6 +366,19 @@ def reset_named(env: Any, **arguments: Any) -> Any:
     if isinstance(begun, tuple) and len(begun) == 2:
         return begun[0]
     raise wrong(env, "reset", f"the environment gave {spaces.given(begun)} from reset(); {_CONTRACTS['reset']}")
+
+
+def not_finite(array: np.ndarray) -> str:
+    """What keeps numbers from being finite in float32, the type of networks and buffers; empty if they are finite."""
+    if array.dtype.kind != "f":
+        return ""
+    numbers = array
+    if array.itemsize > 4:
+        with np.errstate(over="ignore"):
+            numbers = array.astype(np.float32)
+    if np.isfinite(numbers).all():
+        return ""
+    return "NaN" if np.isnan(array).any() else "infinite" if np.isinf(array).any() else "too large for float32"
 
 
 def wrong(env: Any, method: str, said: str) -> ValueError:
@@ -413,7 +426,17 @@ def _call(factory: Callable[..., Any], count: int, seed: int) -> Any:
     parameters: Mapping[str, Any] = {}
     with suppress(TypeError, ValueError):  # a function in C may not say what it takes
         parameters = inspect.signature(factory).parameters
-    made = factory(**{name: value for name, value in {"num_envs": count, "seed": seed}.items() if name in parameters})
+    given = {name: value for name, value in {"num_envs": count, "seed": seed}.items() if name in parameters}
+    try:
+        made = factory(**given)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # from inside of the factory: the traceback shows where
+        said = "a factory is called without arguments, or with those of num_envs and seed that it has"
+        raise TypeError(f"{error}; {said}.{_place('the factory', factory)}") from None
+    if isinstance(made, type):
+        said = f"the factory gave the class {made.__name__} and not an environment: it must call it, or be the class"
+        raise TypeError(f"{said}.{_place('the factory', factory)}")
     if missing := [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(made, name)]:
         raise TypeError(
             f"the factory gave {spaces.given(made)}, and it must give an Env or a VectorEnv of gymnasium: "

@@ -38,7 +38,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import skate
-from skate.rl.env import Loop, blamed, make_envs
+from skate.rl.env import Loop, blamed, make_envs, not_finite, wrong
+from skate.rl.lane import EPISODE_STEPS_MAX, endless
 from skate.rl.options import choose, setting
 from skate.rl.policy import Policy
 from skate.rl.run import Callback, Run
@@ -131,7 +132,7 @@ class Player:
         returns, lengths = np.zeros(episodes + 1), np.zeros(episodes + 1, np.int64)
         moments = np.zeros((0 if normaliser is None else 3, *envs.shape))
         playing = np.minimum(np.arange(envs.count), episodes)  # the episode in each slot; after the last one: none
-        live, waiting = list(range(min(envs.count, episodes))), iter(range(envs.count, episodes))
+        turns, live, waiting = 0, list(range(min(envs.count, episodes))), iter(range(envs.count, episodes))
         observations = np.zeros((envs.count, *envs.shape), envs.dtype)
         moved[:] = 0.0  # what slots without an episode do may not depend on what was played before
 
@@ -169,19 +170,22 @@ class Player:
                 else:
                     live.remove(slot)
                     playing[slot] = episodes
+            if (turns := turns + 1) % EPISODE_STEPS_MAX == 0 and lengths[:-1].max() >= EPISODE_STEPS_MAX:
+                raise endless()
         if not np.isfinite(returns[:-1]).all():
-            raise ValueError("an episode has a return that is not a finite number, and so no rank")
+            raise wrong(envs.one(0), "step", "an episode has a return that is not a finite number, and so no rank")
         return Played(returns[:-1].reshape(-1, 2), int(lengths[:-1].sum()), time.process_time() - began, moments)
 
     def _outputs(self, policy: Policy, observations: np.ndarray) -> np.ndarray:
         """Run each policy on the observation of its own environment."""
         weights, network = self._weights, policy.network
+        if not_finite(observations):
+            i, said = next((i, said) for i, own in enumerate(observations) if (said := not_finite(own)))
+            raise wrong(self._envs.one(i), "step", f"environment {i} gave an observation that is {said}")
         if network.convolutions:
             own = ({name: array[i] for name, array in weights.items()} for i in range(len(observations)))
             return np.concatenate([replace(policy, weights=w).outputs(x[None]) for w, x in zip(own, observations)])
         x, last = policy.inputs(observations), len(network.hidden)
-        if np.isnan(x).any():
-            raise ValueError("an environment gave an observation that is NaN")
         for i in range(last + 1):
             layer = f"layers.{i}" if i < last else "head"
             x = (weights[f"{layer}.weight"] @ x[:, :, None])[:, :, 0]
@@ -191,7 +195,7 @@ class Player:
         return x
 
 
-_players: dict[str, Player] = {}  #: that of the run that this process played for last
+_players: dict[str, Player] = {}  #: at most one: that of the last run that this process played for
 
 
 def play(job: list[Any], table: np.ndarray, centre: Any, iteration: int, first: int, last: int) -> Played:
@@ -215,7 +219,12 @@ class Aggregator:
     def simulate(self, iteration: int, centre: list[Any]) -> Played:
         """Play the episodes of the share, chunk by chunk."""
         refs = [self._play.remote(self._job, self._table, centre[0], iteration, *chunk) for chunk in self._share]
-        return Played.joined(skate.get(refs))
+        try:
+            return Played.joined(skate.get(refs))
+        except BaseException:
+            for ref in refs:  # after an error or Ctrl-C the others would be played to their end
+                skate.cancel(ref)
+            raise
 
     def add_up(self, starts: np.ndarray, gains: np.ndarray, size: int) -> np.ndarray:
         """Sum directions, each times its gain, in their order."""
@@ -315,13 +324,10 @@ def train(
     chosen = choose(ESOptions, options, settings, resume)
     how = (path, resume, callbacks, progress, evaluate_every, stop_at)
     started = Run.begin("es", env, chosen, steps, seed, *how)
-    with started as run, run.simulators(lanes=2, envs=1), env_errors():  # the lanes evaluate; tasks simulate
-        with blamed(env, 0):
-            one = make_envs(env, 1)
-        spaces, activation = (one.observation_space, one.action_space), chosen.activation
-        layers: dict[str, Any] = {"hidden": chosen.hidden, "activation": activation, "normalise": chosen.normalise}
-        policy = Policy.create(*spaces, **layers, seed=run.seed)
-        strategy = Strategy(env, policy, chosen, run.seed, isinstance(one, Loop))
+    with started as run, run.simulators(lanes=2, envs=1) as sims, env_errors(env):  # lanes evaluate; tasks simulate
+        layers: dict[str, Any] = {name: getattr(chosen, name) for name in ("hidden", "activation", "normalise")}
+        policy = Policy.create(sims.observation_space, sims.action_space, **layers, seed=run.seed)
+        strategy = Strategy(env, policy, chosen, run.seed, single=not sims.vector)
         if run.state is not None:
             run.check_network(policy)
             strategy.restore(run.policy, **run.state)

@@ -7,11 +7,13 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from skate.util.files import written_beside
 
 #: Where runs are that were given no path.
 FOLDER = "runs"
@@ -24,14 +26,13 @@ def new_folder(path: str | os.PathLike[str] | None, algorithm: str, env: str) ->
         if (folder / "options.json").exists():
             raise FileExistsError(
                 f"{folder} has a run in it already, and a run is never overwritten.\n"
-                f"  next: resume={str(folder)!r} (--resume {folder}) goes on with it;\n"
-                "        another path= (--path) begins a new one."
+                f"  next: resume={str(folder)!r} goes on with it; another path= begins a new one."
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OSError(
-                f"the folder {folder} cannot be made: {error.strerror}.\n  next: name another path= (--path)."
+                f"the folder {folder} cannot be made: {error.strerror}.\n  next: name another path=."
             ) from None
         return folder
     name = f"{algorithm}-{re.sub(r'[^A-Za-z0-9_.]+', '-', env)}"
@@ -43,28 +44,9 @@ def new_folder(path: str | os.PathLike[str] | None, algorithm: str, env: str) ->
     raise AssertionError
 
 
-@contextlib.contextmanager
-def beside(file: Path) -> Iterator[Path]:
-    """Where to write a file, so that a reader finds the old or the new one, also after a crash."""
-    new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    yield new
-    sync(new)
-    os.replace(new, file)
-    sync(file.parent)
-
-
-def sync(path: Path) -> None:
-    """Have the disk keep a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write(file: Path, data: bytes) -> None:
     """Write a file in one step."""
-    with beside(file) as new:
+    with written_beside(file) as new:
         new.write_bytes(data)
 
 

@@ -190,7 +190,7 @@ class Part:
         """Take the next block, and note how long this thread slept until there was one."""
         began, worked = time.perf_counter(), time.thread_time()
         block = next(stream)
-        # The two clocks are not read in one moment: a wait that was none may come out below 0.
+        # The two clocks are read one after the other, so a call that did not wait may come out below 0.
         self._waiting_s += max(0.0, time.perf_counter() - began - (time.thread_time() - worked))
         return block
 

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from skate.rl import spaces
 from skate.rl.block import Block
-from skate.rl.env import Envs, Loop, blamed, make_envs, wrong
+from skate.rl.env import Envs, Loop, blamed, make_envs, not_finite, wrong
 from skate.rl.policy import Policy
 
 #: Steps that are simulated at once without a policy, and drawn at once where the number of steps is not known.
@@ -62,6 +62,10 @@ class Lane:
     def describe(self) -> tuple[Any, Any]:
         """Give the spaces of one environment."""
         return self._envs.observation_space, self._envs.action_space
+
+    def is_vector(self) -> bool:
+        """Whether the environments come as a vector, and are not stepped one by one."""
+        return not isinstance(self._envs, Loop)
 
     def threads(self) -> dict[str, int]:
         """Give the number of threads that each numeric library uses in this process."""
@@ -144,6 +148,8 @@ class Lane:
             step = envs.step(to_env)
             self._next = step.observations
             real = step.real & (left > 0) if episodes else step.real
+            if episodes and t > (EPISODE_STEPS_MAX + 1) * episodes:  # one step more, if a reset takes one
+                raise endless()
             rows.append((action, step.rewards, step.terminated, step.truncated, real))
             for n, final in step.finals.items():
                 if real[n]:
@@ -195,8 +201,8 @@ class Lane:
         self._returns += paid[-1]
         self._lengths += lasted[-1]
         shape = self._envs.shape
-        bootstrap = np.array([cut[2] for cut in cuts], self._envs.dtype).reshape(-1, *shape)
-        if bootstrap.dtype.kind == "f" and not np.isfinite(bootstrap.sum(dtype=np.float64)):
+        bootstrap = np.array([cut[2] for cut in cuts], self._envs.dtype).reshape(len(cuts), *shape)
+        if not_finite(bootstrap):
             for t, n, last in cuts:
                 self._check_one("an observation", np.asarray(last), t, n)
         return Block(
@@ -217,14 +223,14 @@ class Lane:
         )
 
     def _check_numbers(self, what: str, array: np.ndarray, mask: np.ndarray) -> None:
-        """Raise ValueError if a number is not finite: weights would become NaN without a word."""
-        if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
-            for t, n in np.argwhere(~np.isfinite(array).reshape(*mask.shape, -1).all(-1) & mask):
+        """Raise ValueError if a number is not finite: weights would silently become NaN."""
+        if not_finite(array):
+            odd = ~np.isfinite(array.astype(np.float32)).reshape(*mask.shape, -1).all(-1)
+            for t, n in np.argwhere(odd & mask):
                 self._check_one(what, array[t, n], int(t), int(n))
 
     def _check_one(self, what: str, numbers: np.ndarray, t: int, n: int) -> None:
-        if not np.isfinite(numbers).all():
-            said = "NaN" if np.isnan(numbers).any() else "infinite"
+        if said := not_finite(numbers):
             gave = f"environment {n} of this lane gave {what} that is {said}, in step {t} of this block"
             raise wrong(self._envs.one(n), "step", gave)
 
@@ -300,7 +306,7 @@ def limit_threads(count: int) -> None:
 
 
 def play(envs: Envs, policy: Policy, seeds: Sequence[int], greedy: bool) -> tuple[list[float], list[int]]:
-    """Play one episode in each environment; their returns and lengths. Those that have ended run on, unheeded."""
+    """Play one episode in each environment; their returns and lengths. What follows an episode is not counted."""
     observations = envs.reset(seeds)
     rngs = [np.random.default_rng(seed) for seed in seeds]
     returns, lengths = np.zeros(envs.count), np.zeros(envs.count, np.int64)
@@ -312,9 +318,14 @@ def play(envs: Envs, policy: Policy, seeds: Sequence[int], greedy: bool) -> tupl
         lengths += playing
         playing &= ~(step.terminated | step.truncated)
         if playing.any() and lengths.max() >= EPISODE_STEPS_MAX:
-            raise ValueError(
-                f"an episode has not ended after {EPISODE_STEPS_MAX:,} steps, so it cannot be scored. "
-                "Give the environment a time limit: gymnasium.wrappers.TimeLimit."
-            )
+            raise endless()
         observations = step.observations
     return returns.tolist(), lengths.tolist()
+
+
+def endless() -> ValueError:
+    """Make the error for an episode that does not end."""
+    return ValueError(
+        f"an episode has not ended after {EPISODE_STEPS_MAX:,} steps, so it cannot be scored. "
+        "Give the environment a time limit: gymnasium.wrappers.TimeLimit."
+    )

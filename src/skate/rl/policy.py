@@ -475,13 +475,11 @@ def _check(network: Network) -> None:
         raise ValueError(f"head={network.head!r} is not one of {', '.join(heads)}.")
     if kind not in heads[network.head]:
         wanted = {"q": "a Discrete action space", "categorical": "a Discrete or MultiDiscrete action space"}
+        learners = {"discrete": "ppo, impala, dqn", "multi": "ppo, impala", "box": "ppo, impala, sac"}
         raise ValueError(
             f"a policy with the head {network.head!r} needs {wanted.get(network.head, 'a Box action space')}, "
-            f"and the actions of this environment are of the kind {kind!r}."
-            + {
-                "q": "\n  next: ppo and sac learn other actions.",
-                "squashed": "\n  next: ppo and dqn learn others.",
-            }.get(network.head, "")
+            f"and the actions of this environment are of the kind {kind!r}.\n"
+            f"  next: {learners[kind]} and es learn such actions."
         )
     if network.convolutions and min(min(shape) for _, shape in network.layers()) < 1:
         shape = network.observation["shape"]

@@ -15,7 +15,8 @@ Departures from the paper, all of them usual today:
 - `ordered=False` samples as in the paper of Ray (Moritz et al. 2018): blocks of `horizon` steps are taken as they
   finish until there are enough, so a slow lane delays nothing, and some blocks were made by the policy before.
 
-Ordered, the weights follow from (options, seed), bit for bit, on any number of CPUs of one kind.
+Ordered, the weights follow from (options, seed), bit for bit, on any number of CPUs of one kind. `learners` is one of
+the options: several processes share every minibatch (learners.py).
 
 >>> run = train("CartPole-v1", steps=50_000, seed=1)
 """
@@ -23,6 +24,7 @@ Ordered, the weights follow from (options, seed), bit for bit, on any number of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +33,7 @@ import torch
 
 from skate.rl import returns, torch_policy
 from skate.rl.block import Batch
+from skate.rl.learners import Learners, Share
 from skate.rl.options import choose, setting
 from skate.rl.policy import Policy
 from skate.rl.run import Callback, Run
@@ -64,13 +67,14 @@ class PPOOptions:
     normalise: bool = setting(True, "scale observations by their mean and deviation; not images")
     scale_rewards: bool = setting(True, "divide rewards by the deviation of the discounted return")
     threads: int = setting(1, "threads of the learner; sums depend on it", least=1)
+    learners: int = setting(1, "processes that share every minibatch; sums depend on it", least=1)
 
 
 class Learner:
     """The policy and value networks with their optimiser: improves a policy from a batch."""
 
-    def __init__(self, policy: Policy, options: PPOOptions, seed: int) -> None:
-        self.policy, self.options = policy, options
+    def __init__(self, policy: Policy, options: PPOOptions, seed: int, share: Share | None = None) -> None:
+        self.policy, self.options, self._share = policy, options, share
         self.actor = torch_policy.module(policy)
         self.critic = torch_policy.critic(policy.network, seed + 1)
         parameters = [*self.actor.parameters(), *self.critic.parameters()]
@@ -103,14 +107,18 @@ class Learner:
             last = epoch == options.epochs - 1
             order = torch.from_numpy(self.rng.permutation(real))
             for minibatch in zip(*(column[order].split(options.minibatch) for column in data), strict=True):
-                if len(minibatch[0]) > 1:  # the deviation of one advantage is none
+                if len(minibatch[0]) > 1:  # one advantage has no deviation
                     self._step(*minibatch, clip=options.clip * remaining, numbers=numbers if last else None)
         normaliser = (
             None if policy.normaliser is None else policy.normaliser.updated(_rows(batch.observations, 2)[real])
         )
         self.policy = policy.with_weights(torch_policy.weights(self.actor), normaliser)
-        names = ("policy_loss", "value_loss", "entropy", "clipped")
-        return dict(zip(names, torch.stack(numbers).mean(0).tolist(), strict=True)) if numbers else {}
+        if not numbers:
+            return {}
+        means = torch.stack(numbers).mean(0)
+        if self._share is not None:
+            self._share.add_up(means)
+        return dict(zip(("policy_loss", "value_loss", "entropy", "clipped"), means.tolist(), strict=True))
 
     def _step(
         self,
@@ -124,10 +132,14 @@ class Learner:
         numbers: list[torch.Tensor] | None,
     ) -> None:
         """Make a gradient step. The slopes of the loss are written out up to the outputs of the networks."""
-        options, count = self.options, len(inputs)
+        options, count, share = self.options, len(inputs), self._share
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        if share is not None:
+            rows = share.rows(count)
+            inputs, actions, old_log_probs = inputs[rows], actions[rows], old_log_probs[rows]
+            advantages, targets = advantages[rows], targets[rows]
         outputs, values, log_std = self.actor(inputs), self.critic(inputs)[:, 0], self.actor.log_std
         with torch.no_grad():
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
             chances = torch_policy.Distribution(self.policy.network, outputs, log_std)
             ratio = (chances.log_prob(actions) - old_log_probs).exp()
             clipped = ratio.clamp(1 - clip, 1 + clip)
@@ -137,11 +149,13 @@ class Learner:
             policy_slopes = chances.slopes(actions, slopes / -count, -options.entropy / count)
             errors = values - targets
             if numbers is not None:
-                policy_loss, moved = -torch.min(gains, clipped_gains).mean(), (ratio != clipped).float().mean()
-                numbers.append(torch.stack([policy_loss, errors.square().mean(), chances.entropy().mean(), moved]))
+                policy_loss, moved = -torch.min(gains, clipped_gains), (ratio != clipped).float()
+                each = policy_loss, errors.square(), chances.entropy(), moved
+                numbers.append(torch.stack([column.sum() for column in each]) / count)
         tensors = (values, outputs) if log_std is None else (values, outputs, log_std)
         value_slopes = errors * (2 * options.value / count)
-        self.optimizer.step(tensors, options.gradient_norm, slopes=(value_slopes, *policy_slopes))
+        add_up = None if share is None else share.add_up
+        self.optimizer.step(tensors, options.gradient_norm, slopes=(value_slopes, *policy_slopes), add_up=add_up)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything that `restore` needs, as arrays and as what goes into JSON."""
@@ -180,7 +194,8 @@ def train(
     chosen = choose(PPOOptions, options, settings, resume)
     how = (path, resume, callbacks, progress, evaluate_every, stop_at)
     started = Run.begin("ppo", env, chosen, steps, seed, *how)
-    with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, torch_policy.threads(chosen.threads):
+    threads = torch_policy.threads(chosen.threads)
+    with started as run, run.simulators(chosen.lanes, chosen.envs) as sims, threads, ExitStack() as team:
         policy = Policy.create(
             sims.observation_space,
             sims.action_space,
@@ -190,7 +205,11 @@ def train(
             log_std=chosen.log_std,
             seed=run.seed,
         )
-        learner = Learner(policy, chosen, run.seed)
+        learner: Learner | Learners = (
+            Learner(policy, chosen, run.seed)
+            if chosen.learners == 1
+            else team.enter_context(Learners(chosen.learners, Learner, policy, chosen, run.seed))
+        )
         if not chosen.ordered:
             run.not_repeatable("blocks were taken as they finished (ordered=False)")
         if run.state is not None:

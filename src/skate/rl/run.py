@@ -47,6 +47,7 @@ import numpy as np
 from skate.rl import files
 from skate.rl import options as option_fields
 from skate.rl.progress import Bar, duration, significant
+from skate.util.files import written_beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +152,9 @@ class Run:
         every = option_fields.whole("evaluate_every", evaluate_every, 0)
         if stop_at is not None and (isinstance(stop_at, str) or not stop_at == stop_at):
             raise ValueError(f"stop_at is {stop_at!r}, and it must be a number: the score at which the run ends.")
-        from skate.rl.env import name_of
+        from skate.rl.env import name_of, portable
+
+        portable(env)  # raises an error for what is no environment, before there is a folder
 
         about: dict[str, Any] = {
             "algorithm": algorithm,
@@ -264,7 +267,7 @@ class Run:
         if self.state is None and (self.path / "policy.safetensors").exists():
             raise ValueError(
                 f"{self.path} has a policy and no checkpoint.safetensors, which is written first: it was removed.\n"
-                "  next: begin a new run with another path= (--path)."
+                "  next: begin a new run with another path=."
             )
         from skate.rl.policy import Policy
 
@@ -289,7 +292,7 @@ class Run:
         if self.target <= steps and (ended.score is not None or steps < ended.target):
             raise ValueError(
                 f"{self.path} is at {steps:,} steps already, and steps={self.target:,} says where it ends.\n"
-                f"  next: more steps= (--steps) to go on from there; Run.load({str(self.path)!r}) has what it did."
+                f"  next: more steps= to go on from there; Run.load({str(self.path)!r}) has what it did."
             )
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -363,6 +366,7 @@ class Run:
 
         After a resume `policy` is that of the checkpoint, also if the process was killed between the two files.
         """
+        self._check_finite(policy)
         begin = time.monotonic()
         kept: dict[str, Any] = {"steps": self.steps, "seconds": self.seconds, "rows": len(self.history)}
         kept |= {"version": policy.version, "recent": list(self._recent)}
@@ -381,6 +385,7 @@ class Run:
 
     def finish(self, policy: Policy, score: Score | None = None) -> None:
         """Save the final policy, its score over 100 episodes unless one is given, and the learning curve."""
+        self._check_finite(policy)
         self._finishing = True
         self._seconds, self._since = self.seconds, None
         policy.save(self.path)
@@ -390,6 +395,15 @@ class Run:
         summary = {"steps": self.steps, "seconds": self.seconds, "reasons": self.reasons, "score": score_json}
         files.write(self.path / "summary.json", json.dumps(summary).encode() + b"\n")
         self.plot(self.path / "curve.png")
+
+    def _check_finite(self, policy: Policy) -> None:
+        """Raise ValueError if a learner has diverged, before its weights take the place of those that could act."""
+        for name, array in policy.weights.items():
+            if not np.isfinite(array).all():
+                raise ValueError(
+                    f"{self.algorithm} has diverged at {self.steps:,} steps: {name} has weights that are not finite.\n"
+                    "  next: a smaller learning_rate; the last checkpoint stays as it was, for resume=."
+                )
 
     def check_network(self, policy: Policy) -> None:
         """Raise ValueError if the policy of the checkpoint has another network than `policy`."""
@@ -471,7 +485,8 @@ class Run:
         ):
             points = [(row["steps"], row[name]) for row in self.history if row.get(name) is not None]
             if points:
-                alone: dict[str, Any] = {"marker": "o"} if len(points) == 1 else {}  # a line of one point is none
+                # One point has no line: it gets a marker.
+                alone: dict[str, Any] = {"marker": "o"} if len(points) == 1 else {}
                 axes.plot(*zip(*points), label=label, **{**style, **alone})
         if self.score is not None:
             axes.axhline(self.score.mean, color="grey", linestyle=":", linewidth=1, label=f"at the end: {self.score}")
@@ -483,7 +498,7 @@ class Run:
         if axes.lines:
             axes.legend(frameon=False, fontsize="small")
         if file is not None:
-            with files.beside(Path(file)) as new:
+            with written_beside(Path(file)) as new:
                 figure.savefig(new, dpi=120, format=Path(file).suffix[1:] or "png")
         return figure
 

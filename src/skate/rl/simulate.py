@@ -94,6 +94,12 @@ class Simulators:
         """The action space of one environment."""
         return self._described()[1]
 
+    @property
+    def vector(self) -> bool:
+        """Whether the environments come as a vector, and are not stepped one by one."""
+        found: bool = self._take(self._call(0, "is_vector"))
+        return found
+
     def sample(
         self,
         policy: Policy | None,
@@ -140,8 +146,8 @@ class Simulators:
         ahead, fragment = whole("ahead", ahead, 1), whole("fragment", fragment, 1)
         if not callable(policy):
             raise TypeError("stream() takes a function that returns the newest policy, such as `lambda: policy`.")
-        self._top_up(policy, ahead, fragment)
         for turn in itertools.count():
+            self._top_up(policy, ahead, fragment)  # sample() between two blocks gives up what was under way
             yield self._next_block(policy, ahead, fragment, turn % self.lanes if ordered else None)
 
     def evaluate(self, policy: Policy, *, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Score:
@@ -186,6 +192,8 @@ class Simulators:
 
     def _reference(self, policy: Policy | None) -> Any:
         """Store a policy once, however many lanes and calls use it."""
+        if not self._actors:
+            raise RuntimeError(CLOSED)  # before anything is stored, which would begin a session
         if policy is None:
             return None
         if self._sent[0] is not policy:
@@ -318,13 +326,17 @@ def _same_length(blocks: list[Block]) -> list[Block]:
 
 
 @contextlib.contextmanager
-def env_errors() -> Iterator[None]:
-    """Errors of environments in tasks and actors are raised here as themselves."""
+def env_errors(env: Any) -> Iterator[None]:
+    """Errors of environments in tasks and actors are raised here as themselves; so is a task that kept dying."""
     try:
         yield
     except skate.exceptions.TaskError as error:
         raise_env_error(error)
+        if isinstance(error.cause, skate.exceptions.WorkerCrashedError):
+            raise EnvError(f"{name_of(env)}: {error.cause}") from None
         raise
+    except skate.exceptions.WorkerCrashedError as error:
+        raise EnvError(f"{name_of(env)}: {error}") from None
 
 
 def raise_env_error(error: BaseException | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,10 +119,21 @@ class Adam:
             parameter.grad = self._gradient[start:end].view_as(parameter)
             start = end
 
-    def step(self, loss: Tensor | tuple[Tensor, ...], norm_max: float = math.inf, slopes: Any = None) -> None:
-        """Make one step down the gradient of a loss; or of tensors, given the slope of the loss along each of them."""
+    def step(
+        self,
+        loss: Tensor | tuple[Tensor, ...],
+        norm_max: float = math.inf,
+        slopes: Any = None,
+        add_up: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Make one step down the gradient of a loss; or of tensors, given the slope of the loss along each of them.
+
+        `add_up` replaces the gradient by the sum of those of several learners.
+        """
         self._gradient.zero_()
         torch.autograd.backward(loss, slopes)
+        if add_up is not None:
+            add_up(self._gradient)
         gradient, (beta, beta_second) = self._gradient, self._betas
         if norm_max < math.inf:
             gradient.mul_((norm_max / (gradient.norm() + 1e-6)).clamp(max=1.0))
