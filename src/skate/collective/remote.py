@@ -1,0 +1,345 @@
+"""The path between machines: stream sockets between the ranks of different nodes.
+
+Two kinds of connections, both made by the node daemons (`skate.connections`):
+
+    life   between a leader and every rank of another node, both ways: nothing is said on it but, at the end, that the
+           rank leaves, or why the group is broken. An end without a word is the death of the rank.
+    data   from one rank to another, made when the first data goes that way: bytes without any frame, because both sides
+           know how many come next.
+
+The kernel ends the connections of a process that dies, so the ranks that wait for it see that at once. A node that
+falls silent (its cable is cut) ends no connection. So a rank that waits also looks whether the cluster has declared
+the nodes of the others dead, which takes it about four seconds.
+
+The first word on a connection is who speaks and which kind it is. A rank accepts connections when it waits for data or
+looks at the others: no thread is needed, and a rank that is busy with something else is still reachable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import skate
+from skate.collective.between import Guard, Member, leaders
+from skate.collective.errors import CollectiveError, RankDiedError, RankLeftError, compose, unpack
+from skate.collective.flow import Combine, Ended, Incoming, Outgoing, flow
+from skate.collective.ring import Chunk, make_plan
+from skate.collective.types import ReduceOp
+from skate.connections import Address, Listener
+
+__all__ = ["Remote", "open_between"]
+
+Array = NDArray[Any]
+
+#: A chunk of the ring: what is combined is still in the caches of a core.
+CHUNK_BYTES = 256 << 10
+#: Up to this size every leader sends its whole array to every other one: one hop instead of 2(n-1).
+SMALL_BYTES = 16 << 10
+#: The first word on a connection: the kind, and the rank that speaks.
+HELLO = struct.Struct("<cxxxI")
+LIFE, DATA = b"L", b"D"
+#: The last word on a connection of the kind LIFE.
+LEFT, BROKEN = b"l", b"b"
+REASON_BYTES_MAX = 8000
+#: How long a wait lasts before the ranks of this node are looked at, and how often that is done for other nodes.
+LOOK_S = 0.25
+NODES_S = 0.5
+#: How long the last word of a rank may take after the end of its data.
+LAST_WORD_S = 1.0
+
+COMBINE: dict[ReduceOp, Combine] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.PRODUCT: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+}
+
+
+def open_between(me: int, members: Sequence[Member], guard: Guard) -> Remote:
+    """Make a rank reachable for those on other nodes; `connect` has to follow."""
+    return Remote(me, members, guard)
+
+
+class Remote:
+    """One rank's connections to other nodes; see `Between` for the promises of each method."""
+
+    def __init__(self, me: int, members: Sequence[Member], guard: Guard) -> None:
+        self._members = {member.rank: member for member in members}
+        self._me = self._members[me]
+        self._guard = guard
+        self._leaders = leaders(members)
+        self._listener = Listener()
+        self.contact: Address = self._listener.address
+        self._contacts: Sequence[Address] = ()
+        self._life: dict[int, socket.socket] = {}
+        #: Two ranks may have called each other at the same time. Both use the call of the higher one, and the other
+        #: stays open, because its end would look like a death.
+        self._spare: list[socket.socket] = []
+        self._to: dict[int, socket.socket] = {}
+        self._from: dict[int, socket.socket] = {}
+        #: What a rank said last, for those that said something.
+        self._last_words: dict[int, tuple[bytes, bytes]] = {}
+        self._ended: set[int] = set()
+        self._looked_at_nodes = time.monotonic()
+        self.closed = False
+
+    def connect(self, contacts: Sequence[Address]) -> None:
+        """Take the addresses of all ranks, and make the connections by which the others hear of this rank's end."""
+        self._contacts = contacts
+        is_leader = self._me.rank in self._leaders
+        for rank, member in self._members.items():
+            # Of two ranks the one with the higher number connects.
+            if member.node_id != self._me.node_id and rank < self._me.rank and (is_leader or rank in self._leaders):
+                self._watch(rank)
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def send(self, to_rank: int, data: Array) -> None:
+        """Send bytes to a rank; returns when the kernel has them."""
+        self._move({to_rank: data}, {})
+
+    def recv(self, from_rank: int, into: Array) -> None:
+        """Receive as many bytes as `into` has."""
+        if into.size:
+            if from_rank not in self._life and from_rank not in self._from:
+                self._accept()
+                if from_rank not in self._life and from_rank not in self._from:
+                    self._watch(from_rank)  # two ranks that are no leaders hear of each other's end only so
+            self._await_data_from(from_rank)
+        self._move({}, {from_rank: into})
+
+    def exchange(self, to_rank: int, data: Array, from_rank: int, into: Array) -> None:
+        """Send and receive at the same time."""
+        self._move({to_rank: data}, {from_rank: into})
+
+    def allreduce(self, data: Array, op: ReduceOp) -> None:
+        """Reduce among the leaders, in place, in an order that depends on nothing but their ranks."""
+        combine = COMBINE[op]
+        others = [rank for rank in self._leaders if rank != self._me.rank]
+        if not others or not data.size:
+            return
+        if data.nbytes <= SMALL_BYTES:
+            parts = {rank: np.empty_like(data) for rank in others}
+            self._move(dict.fromkeys(others, data), parts)
+            parts[self._me.rank] = data.copy()
+            np.copyto(data, parts[self._leaders[0]])
+            for rank in self._leaders[1:]:
+                combine(data, parts[rank], data)
+            return
+        count, position = len(self._leaders), self._leaders.index(self._me.rank)
+        plan = make_plan(position, count, data.size, max(1, CHUNK_BYTES // data.itemsize))
+        right, left = self._leaders[(position + 1) % count], self._leaders[position - 1]
+        to_right, from_left = self._data_to(right), self._await_data_from(left)
+        outgoing = Outgoing(to_right, data, plan.sends)
+        incoming = Incoming(from_left, data, plan.receives, plan.combined, combine)
+        outgoing.allowed = plan.may_send(0)
+
+        def pace() -> None:
+            outgoing.allowed = plan.may_send(incoming.received)
+
+        self._flow([outgoing], [incoming], pace)
+
+    def _move(self, data: dict[int, Array], into: dict[int, Array]) -> None:
+        """Send whole arrays to some ranks while others arrive."""
+        outs = [Outgoing(self._data_to(rank), each, _whole(each)) for rank, each in data.items() if each.size]
+        ins = [Incoming(self._await_data_from(rank), each, _whole(each)) for rank, each in into.items() if each.size]
+        self._flow(outs, ins)
+
+    def _flow(self, outs: list[Outgoing], ins: list[Incoming], pace: Any = lambda: None) -> None:
+        try:
+            flow(outs, ins, self._wait, pace)
+        except Ended as end:
+            rank = next(
+                rank for each in (self._to, self._from) for rank, sock in each.items() if sock.fileno() == end.fd
+            )
+            raise self._error_after_end(rank) from None
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _data_to(self, rank: int) -> socket.socket:
+        sock = self._to.get(rank)
+        if sock is None:
+            sock = self._to[rank] = self._call(rank, DATA)
+        return sock
+
+    def _await_data_from(self, rank: int) -> socket.socket:
+        """The connection over which a rank sends its data, when that rank has made it."""
+        while rank not in self._from:
+            self._accept()
+            if rank not in self._from:
+                if self._has_left(rank):
+                    raise self._left(rank)
+                self._wait([self._listener], [])
+        return self._from[rank]
+
+    def _watch(self, rank: int) -> None:
+        """Make the connection that ends with a rank."""
+        self._life[rank] = self._call(rank, LIFE)
+
+    def _call(self, rank: int, kind: bytes) -> socket.socket:
+        try:
+            sock = self._contacts[rank].connect()
+            sock.sendall(HELLO.pack(kind, self._me.rank))
+        except (OSError, TimeoutError) as error:
+            self.check()
+            raise self._died(rank, str(error).split("\n  why:  ")[-1].split("\n")[0]) from None
+        sock.setblocking(False)
+        return sock
+
+    def _accept(self) -> None:
+        """Take the connections that other ranks have made meanwhile."""
+        while True:
+            try:
+                sock = self._listener.accept(timeout=0)
+            except (BlockingIOError, TimeoutError):
+                return
+            # Who connects says hello at once; if it has died instead, it is not missed here but on its other sockets.
+            sock.settimeout(LAST_WORD_S)
+            try:
+                kind, rank = HELLO.unpack(_exactly(sock, HELLO.size))
+            except (OSError, struct.error):
+                sock.close()
+                continue
+            sock.setblocking(False)
+            if kind == DATA:
+                self._from[rank] = sock
+            elif rank in self._life and rank < self._me.rank:
+                self._spare.append(sock)
+            else:
+                if rank in self._life:
+                    self._spare.append(self._life[rank])
+                self._life[rank] = sock
+
+    # --- waiting, and the end of others -------------------------------------------------------------------------------
+
+    def _wait(self, readable: list[Any], writable: list[Any]) -> None:
+        """Return when one of these sockets is ready; raise when a rank died, left or broke the group."""
+        poll = select.poll()
+        for sock in readable:
+            poll.register(sock.fileno(), select.POLLIN)
+        for sock in writable:
+            poll.register(sock.fileno(), select.POLLOUT)
+        wanted = {sock.fileno() for sock in (*readable, *writable)}
+        for rank, sock in self._life.items():
+            if rank not in self._ended:
+                poll.register(sock.fileno(), select.POLLIN)
+        poll.register(self._listener.fileno(), select.POLLIN)
+        while True:
+            events = {fd for fd, _ in poll.poll(LOOK_S * 1000)}
+            if events & wanted:
+                return
+            self.check()
+            if events:
+                return
+            self._guard()
+
+    def check(self) -> None:
+        """Raise if a rank on another node has died or broken the group. It does not wait."""
+        self._accept()
+        for rank in list(self._life):
+            self._hear(rank)
+        for rank, (word, reason) in self._last_words.items():
+            if word == BROKEN:
+                raise unpack(reason)
+            if word != LEFT:
+                raise self._died(rank, "its connection ended")
+        self._look_at_nodes()
+
+    def _hear(self, rank: int) -> None:
+        """Read the last word of a rank, if it has come."""
+        if rank in self._ended:
+            return
+        try:
+            said = self._life[rank].recv(REASON_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            said = b""
+        self._ended.add(rank)
+        self._last_words[rank] = (said[:1], said[1:])
+
+    def _error_after_end(self, rank: int) -> CollectiveError:
+        """The data of a rank has ended; its last word, if it had one, is on its way or here."""
+        deadline = time.monotonic() + LAST_WORD_S
+        while rank in self._life and rank not in self._ended and time.monotonic() < deadline:
+            select.select([self._life[rank]], [], [], 0.05)
+            self._hear(rank)
+        try:
+            self.check()
+        except CollectiveError as error:
+            return error
+        return self._left(rank) if self._has_left(rank) else self._died(rank, "its connection ended")
+
+    def _look_at_nodes(self) -> None:
+        """Raise if the cluster has declared the node of a rank dead."""
+        now = time.monotonic()
+        if now - self._looked_at_nodes < NODES_S:
+            return
+        self._looked_at_nodes = now
+        alive = {node["NodeID"] for node in skate.nodes() if node["Alive"]}
+        for rank, member in self._members.items():
+            if member.node_id not in alive and member.node_id != self._me.node_id:
+                raise self._died(rank, "its node is dead or cut off from the cluster")
+
+    def _has_left(self, rank: int) -> bool:
+        return self._last_words.get(rank, (b"", b""))[0] == LEFT
+
+    def _left(self, rank: int) -> RankLeftError:
+        return RankLeftError(
+            compose(f"{self._members[rank]} has left the group.", why="it called destroy_collective_group()")
+        )
+
+    def _died(self, rank: int, why: str) -> RankDiedError:
+        member = self._members[rank]
+        return RankDiedError(
+            compose(f"{member} died.", why=why),
+            rank=rank,
+            pid=member.pid,
+            node_id=member.node_id,
+            actor_id=member.actor_id,
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def abort(self, error: CollectiveError) -> None:
+        """Tell the ranks of other nodes that the group is broken."""
+        self._say(BROKEN + error.pack()[: REASON_BYTES_MAX - 1])
+
+    def close(self) -> None:
+        """Leave: the others hear it when they next wait for this rank."""
+        if self.closed:
+            return
+        self.closed = True
+        self._say(LEFT)
+        for sock in (*self._life.values(), *self._spare, *self._to.values(), *self._from.values()):
+            sock.close()
+        self._listener.close()
+
+    def _say(self, word: bytes) -> None:
+        """Say the last word on every connection of the kind LIFE. What was said before stays the last."""
+        with contextlib.suppress(OSError):
+            self._accept()
+        for sock in self._life.values():
+            with contextlib.suppress(OSError):
+                sock.send(word)
+                sock.shutdown(socket.SHUT_WR)
+
+
+def _whole(data: Array) -> list[Chunk]:
+    return [Chunk(0, data.size)]
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (part := sock.recv(size - len(data))):
+        data += part
+    return data
