@@ -18,7 +18,7 @@ from waiting import wait_for
 
 
 def learn(config: dict[str, Any]) -> None:
-    """Fit a line; a rank may raise or die at a step of its first attempt."""
+    """Fit a line, with two checkpoints an epoch; a rank may die before a batch of its first attempt."""
     import torch
 
     torch.manual_seed(0)
@@ -26,23 +26,22 @@ def learn(config: dict[str, Any]) -> None:
     dataset = torch.utils.data.TensorDataset(inputs, inputs @ torch.tensor([[1.0], [-2.0], [3.0]]))
     dropout = torch.nn.Dropout(0.05)  # draws from the random state that a checkpoint has to give back
     model = train.torch.prepare(torch.nn.Linear(3, 1))
-    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.3)
     loader = train.torch.loader(dataset, batch_size=8, seed=1)
-    start = train.restore(model=model, optimizer=optimizer)
+    train.restore(model=model, optimizer=optimizer, loader=loader)
     here = train.context()
-    for epoch in range(start, config["epochs"]):
-        losses = []
-        for number, (x, y) in enumerate(loader(epoch)):
-            if (here.rank, epoch, number, here.restarts) == (*config.get("dies", ()), 0):
+    for epoch in range(loader.epoch, config["epochs"]):
+        for x, y in loader(epoch):
+            place = (here.rank, epoch, loader.batch, here.restarts)
+            if place == (*config.get("dies", ()), 0):
                 os.kill(os.getpid(), signal.SIGKILL)
-            if (here.rank, epoch, number, here.restarts) == (*config.get("raises", ()), 0):
-                raise ValueError("the seventh batch is bad")
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(model(dropout(x)), y)
             loss.backward()
             optimizer.step()
-            losses.append(loss.item())
-        train.report({"loss": sum(losses) / len(losses)}, checkpoint={"model": model, "optimizer": optimizer})
+            if loader.batch % 2 == 0:
+                state = {"model": model, "optimizer": optimizer, "loader": loader}
+                train.report({"loss": loss, "threads": torch.get_num_threads()}, checkpoint=state)
 
 
 def weights(result: train.Result) -> dict[str, Any]:
@@ -50,44 +49,35 @@ def weights(result: train.Result) -> dict[str, Any]:
     return {name: value.tolist() for name, value in result.checkpoint.load()["state"]["model"].items()}
 
 
-def test_two_workers_learn_and_a_killed_rank_changes_no_bit_of_it(runtime: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.timeout(180)  # torch is imported six times
+def test_two_workers_learn_and_a_rank_killed_within_an_epoch_changes_no_bit_of_it(
+    runtime: ModuleType, tmp_path: Path
+) -> None:
     seen: list[tuple[int, int]] = []
 
     def callback(result: train.Result, row: dict[str, Any]) -> None:
         assert result.history[-1] == row
         seen.append((row["rank"], row["step"]))
 
-    undisturbed = train.run(learn, {"epochs": 5}, path=tmp_path / "a", callbacks=[callback])
+    undisturbed = train.run(learn, {"epochs": 4}, path=tmp_path / "a", callbacks=[callback])
     losses = [row["loss"] for row in undisturbed.history if row["rank"] == 0]
     assert losses[-1] < 0.5 * losses[0]
-    assert undisturbed.metrics == {"loss": losses[-1]}
+    assert undisturbed.metrics == {"loss": losses[-1], "threads": 1}
     assert undisturbed.error is None
-    assert sorted(seen) == [(rank, step) for rank in range(2) for step in range(5)]
+    assert sorted(seen) == [(rank, step) for rank in range(2) for step in range(8)]
     lines = (tmp_path / "a" / "history.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == undisturbed.history
 
-    killed = train.run(learn, {"epochs": 5, "dies": (1, 3, 1)}, failures=1, path=tmp_path / "b")
+    killed = train.run(learn, {"epochs": 4, "dies": (1, 2, 4)}, failures=1, path=tmp_path / "b")
     assert isinstance(killed.error, skate.exceptions.ActorDiedError)
+    assert killed.attempts[1].first_step in (4, 5)  # the checkpoint within the epoch may have been on its way
     assert weights(killed) == weights(undisturbed)
     in_order = [sorted(result.history, key=lambda row: (row["step"], row["rank"])) for result in (killed, undisturbed)]
     assert in_order[0] == in_order[1]
-    assert sorted(path.name for path in killed.path.glob("*checkpoint*")) == ["checkpoint-3", "checkpoint-4"]
+    assert sorted(path.name for path in killed.path.glob("*checkpoint*")) == ["checkpoint-6", "checkpoint-7"]
 
 
-def test_what_a_rank_raised_is_raised_and_the_same_path_goes_on(runtime: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the seventh batch is bad") as raised:
-        train.run(learn, {"epochs": 4, "raises": (0, 2, 2)}, path=tmp_path)
-    assert "in learn" in str(raised.value)
-    steps: list[int] = []
-    result = train.run(learn, {"epochs": 4}, path=tmp_path, callbacks=[lambda _, row: steps.append(row["step"])])
-    assert min(steps) in (1, 2)  # the second checkpoint may have been on its way
-    assert result.checkpoint is not None
-    assert result.checkpoint.step == 3
-    assert sorted((row["step"], row["rank"]) for row in result.history) == [
-        (step, rank) for step in range(4) for rank in range(2)
-    ]
-
-
+@pytest.mark.timeout(120)
 def test_accelerate_finds_its_place_by_itself(runtime: ModuleType, tmp_path: Path) -> None:
     def fit() -> None:
         import torch
@@ -113,7 +103,7 @@ def test_a_function_without_torch(runtime: ModuleType, tmp_path: Path) -> None:
 
     result = train.run(fit, {"x": 3}, path=tmp_path)
     assert sorted(result.history, key=lambda row: row["rank"]) == [
-        {"step": 7, "rank": rank, "torch": False, "same": True, "node": 0, "x": 3} for rank in range(2)
+        {"step": 7, "rank": rank, "workers": 2, "torch": False, "same": True, "node": 0, "x": 3} for rank in range(2)
     ]
     assert result.checkpoint is None
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from skate.train import checkpoint as checkpoints
-from skate.train import session
+from skate.train import session, supervise
 from skate.train.torch import Loader, backend_for, loader
 
 
@@ -22,7 +22,8 @@ def enter(tmp_path: Path) -> Any:
     def entered(rank: int = 0, size: int = 1) -> list[Any]:
         sent: list[Any] = []
         saved = checkpoints.latest(tmp_path)
-        session.enter(session.Context(rank, size, rank, size, 0, tmp_path, 0, saved, sent.append))
+        step = -1 if saved is None else saved.step
+        session.enter(session.Context(rank, size, rank, size, 0, tmp_path, 0, saved, sent.append, step))
         return sent
 
     yield entered
@@ -102,6 +103,127 @@ def test_a_loader_keeps_its_place_and_workers_share_the_samples(enter: Any) -> N
     assert taken + [int(value) for (batch,) in second(3) for value in batch] == parts[0]
 
 
+def numbers(batches: Any) -> list[int]:
+    return [int(value) for (batch,) in batches for value in batch]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (4, 1), (1, 3), (3, 2)])
+def test_after_a_change_of_the_number_of_workers_an_epoch_goes_on_with_the_samples_that_are_left(
+    enter: Any, before: int, after: int
+) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(24))
+    seen: list[int] = []
+    state: dict[str, int] = {}
+    for rank in range(before):
+        enter(rank, before)
+        loader_before = loader(data, 2, seed=7)
+        batches = loader_before(3)
+        seen += numbers(next(batches) for _ in range(2))
+        state = loader_before.state_dict()
+    for rank in range(after):
+        enter(rank, after)
+        restored = loader(data, 2, seed=7)
+        restored.load_state_dict(state)
+        assert restored.epoch == 3
+        seen += numbers(restored(3))
+        assert restored.state_dict() == {"epoch": 4, "batch": 0, "taken": 0}
+    # Where the rest cannot be shared evenly, a few samples come twice.
+    assert set(seen) == set(range(24))
+    assert len(seen) - 24 < after
+
+
+class Noisy(torch.utils.data.Dataset[Any]):
+    """Samples that differ each time that they are loaded, as those of image augmentation do."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.rand(()), random.random(), np.random.rand()
+
+
+def test_noise_that_loading_processes_add_is_the_same_after_a_restore_within_an_epoch(enter: Any) -> None:
+    enter()
+
+    def loaded(restored: dict[str, int] | None, processes: int) -> list[Any]:
+        batches = loader(Noisy(), 3, seed=5, num_workers=processes)
+        if restored is not None:
+            batches.load_state_dict(restored)
+        return [[part.tolist() for part in batch] for batch in batches(1)]
+
+    whole = loaded(None, 1)
+    assert loaded({"epoch": 1, "batch": 2, "taken": 6}, 2) == whole[2:]
+    assert len({noise for batch in whole for noise in batch[1]}) == 12
+
+
+def test_a_rank_that_was_not_there_before_draws_other_numbers_than_rank_0_and_always_the_same(
+    tmp_path: Path, enter: Any
+) -> None:
+    enter()
+    session.report({}, checkpoint={}, step=0)
+    checkpoints.commit(tmp_path, 0, 1, keep=None)
+    drawn = []
+    for rank in (0, 1, 1, 2):
+        enter(rank, 3)
+        assert session.restore() == 1
+        drawn.append((torch.rand(3).tolist(), random.random(), np.random.rand()))
+    assert drawn[1] == drawn[2]
+    for kind in range(3):
+        assert len({str(each[kind]) for each in drawn}) == 3
+
+
+def test_a_part_that_is_missing_is_no_checkpoint_and_the_error_says_where_it_may_be(tmp_path: Path, enter: Any) -> None:
+    enter(0, 2)
+    session.report({}, checkpoint={}, step=0)
+    with pytest.raises(FileNotFoundError, match=r"rank 1 wrote .*\n.*next: .*path="):
+        checkpoints.commit(tmp_path, 0, 2, keep=None)
+    assert checkpoints.latest(tmp_path) is None
+
+
+def test_what_a_kill_left_half_written_or_half_removed_is_no_checkpoint_and_goes(tmp_path: Path, enter: Any) -> None:
+    enter()
+    for step in (1, 2):
+        session.report({}, checkpoint={"step": step}, step=step)
+        checkpoints.commit(tmp_path, step, 1, keep=None)
+    (tmp_path / "checkpoint-1").rename(tmp_path / ".old-checkpoint-1")
+    (tmp_path / ".parts-3").mkdir()
+    assert [path.name for path in checkpoints.committed_in(tmp_path)] == ["checkpoint-2"]
+    checkpoints.discard_parts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+
+def test_a_checkpoint_of_a_program_without_torch_is_read_without_it(tmp_path: Path) -> None:
+    code = f"""if True:
+        import sys, pathlib
+        from skate.train import checkpoint, session
+        path = pathlib.Path({str(tmp_path)!r})
+        for attempt in range(2):
+            restored = checkpoint.latest(path)
+            session.enter(session.Context(0, 1, 0, 1, 0, path, 0, restored, print))
+            if session.restore() == 0:
+                session.report({{}}, checkpoint={{"weights": [1.5]}}, step=4)
+                checkpoint.commit(path, 4, 1, keep=1)
+        print(restored.load()["state"], 'torch' in sys.modules)
+    """
+    said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert said.splitlines()[-1] == "{'weights': [1.5]} False"
+
+
+def test_sharded_parts_go_back_to_the_ranks_that_wrote_them_and_to_no_other_number_of_ranks(
+    tmp_path: Path, enter: Any
+) -> None:
+    for rank in range(2):
+        enter(rank, 2)
+        session.report({}, checkpoint={"weights": torch.nn.Linear(rank + 1, 1)}, sharded=True, step=0)
+    checkpoints.commit(tmp_path, 0, 2, keep=None)
+    for rank in range(2):
+        enter(rank, 2)
+        assert session.restore(weights=torch.nn.Linear(rank + 1, 1)) == 1
+    enter(0, 3)
+    with pytest.raises(RuntimeError, match=r"written by 2 workers.*there are 3 now.\n.*next: run with workers=2"):
+        session.restore(weights=torch.nn.Linear(1, 1))
+
+
 def test_outside_of_a_worker_a_report_says_where_it_belongs() -> None:
     with pytest.raises(RuntimeError, match=r"train\.run"):
         session.report({})
@@ -124,3 +246,17 @@ def test_the_backend_follows_from_the_gpus(gpus: int, nccl: bool, backend: str) 
 def test_importing_the_library_needs_no_torch() -> None:
     code = "import sys, skate.train, skate.train.session; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout == b"False\n"
+
+
+def test_a_checkpoint_of_files_has_those_of_every_rank(tmp_path: Path, enter: Any) -> None:
+    for rank in range(2):
+        own = tmp_path / f"written-by-{rank}"
+        (own / "shards").mkdir(parents=True)
+        (own / "shards" / f"{rank}.bin").write_text(str(rank))
+        sent = enter(rank, 2)
+        session.report({"loss": 1.0}, checkpoints.Checkpoint.from_directory(own))
+        assert sent == [(0, {"loss": 1.0}, supervise.Given.FOLDER)]
+    made = checkpoints.commit(tmp_path, 0, 2, keep=None, is_folder=True)
+    assert sorted(path.name for path in made.path.rglob("*.bin")) == ["0.bin", "1.bin"]
+    with pytest.raises(ValueError, match="which every checkpoint gets"):
+        session.report({}, made)

@@ -11,20 +11,72 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skate.train import torch
     from skate.train.checkpoint import Checkpoint
-    from skate.train.driver import Result, run
+    from skate.train.data import shard, stream
+    from skate.train.driver import run
+    from skate.train.record import Attempt, Result
     from skate.train.session import context, report, restore
+    from skate.train.stalls import StalledError
+    from skate.train.trainer import (
+        CheckpointConfig,
+        FailureConfig,
+        RunConfig,
+        ScalingConfig,
+        TrainContext,
+        TrainingFailedError,
+        WorkerGroupError,
+        get_checkpoint,
+        get_context,
+    )
 
+#: Names that programs for Ray Train use.
+_OF_RAY = [
+    "CheckpointConfig",
+    "FailureConfig",
+    "RunConfig",
+    "ScalingConfig",
+    "TrainContext",
+    "TrainingFailedError",
+    "WorkerGroupError",
+    "get_checkpoint",
+    "get_context",
+]
 #: The names, and the module that has each.
 _HOMES = {
+    "Attempt": "record",
     "Checkpoint": "checkpoint",
-    "Result": "driver",
+    "Result": "record",
+    "StalledError": "stalls",
     "context": "session",
     "report": "session",
     "restore": "session",
     "run": "driver",
+    "shard": "data",
+    "stream": "data",
+    **dict.fromkeys(_OF_RAY, "trainer"),
 }
 
-__all__ = ["Checkpoint", "Result", "context", "report", "restore", "run", "torch"]
+__all__ = [
+    "Attempt",
+    "Checkpoint",
+    "Result",
+    "StalledError",
+    "context",
+    "report",
+    "restore",
+    "run",
+    "shard",
+    "stream",
+    "torch",
+    "CheckpointConfig",
+    "FailureConfig",
+    "RunConfig",
+    "ScalingConfig",
+    "TrainContext",
+    "TrainingFailedError",
+    "WorkerGroupError",
+    "get_checkpoint",
+    "get_context",
+]
 
 
 def __getattr__(name: str) -> Any:

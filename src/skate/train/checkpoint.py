@@ -3,22 +3,31 @@
     runs/mnist/
       .parts-3/rank-0.pt     parts of a checkpoint that not every rank has written yet
       checkpoint-2/rank-0.pt, rank-1.pt, checkpoint.json
+      .old-checkpoint-1/     a checkpoint that is being removed
 
 Invariant: a folder named `checkpoint-N` is complete. Parts are written beside, synchronised and renamed. The folder
-           gets its name, in one step, when the parts of all ranks are in it.
+           gets its name, in one step, when the parts of all ranks are in it, and loses it in one step before anything
+           in it is removed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
+import sys
+import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from skate.util.files import sync, written_beside
+
+_ABOUT = "checkpoint.json"
 _COMMITTED = re.compile(r"checkpoint-(\d+)")
 
 
@@ -28,7 +37,7 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.about: dict[str, Any] = {}
-        if (file := self.path / "checkpoint.json").exists():
+        if (file := self.path / _ABOUT).exists():
             self.about = json.loads(file.read_text())
 
     @property
@@ -40,39 +49,105 @@ class Checkpoint:
         return int(self.about["workers"])
 
     def load(self, rank: int = 0) -> dict[str, Any]:
-        """Read what a rank has written; `load()["model"]` is the state dict of the model."""
+        """Read what a rank has written; `load()["state"]["model"]` is the state dict of the model."""
+        file = self.path / f"rank-{rank}.pt"
+        part: dict[str, Any]
+        if not zipfile.is_zipfile(file):  # of a program without torch
+            with file.open("rb") as opened:
+                part = pickle.load(opened)
+            return part
         import torch
 
-        part: dict[str, Any] = torch.load(self.path / f"rank-{rank}.pt", map_location="cpu", weights_only=False)
+        part = torch.load(file, map_location="cpu", weights_only=False)
         return part
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """A checkpoint of files that the program has written itself, to give to `report`."""
+        return cls(path)
+
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """Its folder, to read from: `with checkpoint.as_directory() as folder: …`."""
+        yield str(self.path)
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy its files into a folder, a new one if none is given."""
+        target = tempfile.mkdtemp(prefix="checkpoint-") if path is None else os.fspath(path)
+        shutil.copytree(self.path, target, ignore=lambda *_: {_ABOUT}, dirs_exist_ok=True)
+        return target
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r})"
 
 
 def write_part(folder: Path, step: int, rank: int, state: dict[str, Any]) -> None:
-    """Write the part of one rank, so that it is there as a whole or not at all."""
-    import torch
+    """Write the part of one rank, so that it is there as a whole or not at all.
 
+    It is a file of torch if the program uses torch, and pickled otherwise.
+    """
+    torch = sys.modules.get("torch")
     parts = folder / f".parts-{step}"
     parts.mkdir(parents=True, exist_ok=True)
-    with _beside(parts / f"rank-{rank}.pt") as new:
-        torch.save(state, new)
+    with written_beside(parts / f"rank-{rank}.pt") as new:
+        if torch is not None:
+            torch.save(state, new)
+        else:
+            new.write_bytes(pickle.dumps(state))
 
 
-def commit(folder: Path, step: int, workers: int, keep: int | None) -> Checkpoint:
-    """Give the parts of all ranks the name of a checkpoint, and remove the oldest ones."""
+def write_files(folder: Path, step: int, given: Checkpoint) -> None:
+    """Copy the files of a rank beside those of the others."""
+    if (given.path / _ABOUT).exists():
+        raise ValueError(
+            f"report(checkpoint={given!r}): the folder has a file {_ABOUT}, which every checkpoint gets.\n"
+            "  next: give the file another name, or copy a committed checkpoint with to_directory() first."
+        )
+    parts = folder / f".parts-{step}"
+    shutil.copytree(given.path, parts, dirs_exist_ok=True)
+    for parent, _, names in os.walk(parts):
+        for name in ("", *names):
+            sync(Path(parent, name))
+
+
+def commit(folder: Path, step: int, workers: int, keep: int | None, *, is_folder: bool = False) -> Checkpoint:
+    """Give the parts of all ranks the name of a checkpoint, and remove the oldest ones.
+
+    is_folder: the parts are files of the program, and not one of each rank.
+    """
     parts, committed = folder / f".parts-{step}", folder / f"checkpoint-{step}"
-    with _beside(parts / "checkpoint.json") as new:
+    missing = [rank for rank in range(workers) if not (parts / f"rank-{rank}.pt").exists()]
+    if missing and not (is_folder and parts.exists()):
+        raise FileNotFoundError(
+            f"the checkpoint of step {step} cannot be put together in {folder}.\n"
+            f"  why:  {_ranks(missing)} wrote to a folder of that name, and it is not there for this process. Maybe "
+            "they run on another machine, with a disk of its own.\n"
+            "  next: give a path= in a folder that all machines of the cluster share."
+        )
+    with written_beside(parts / _ABOUT) as new:
         new.write_text(json.dumps({"step": step, "workers": workers}) + "\n")
-    if committed.exists():  # of an attempt that went further and was cut back
-        shutil.rmtree(committed)
+    _remove(committed)
     os.replace(parts, committed)
-    _sync(folder)
+    sync(folder)
     if keep is not None:
         for old in committed_in(folder)[:-keep]:
-            shutil.rmtree(old)
+            _remove(old)
     return Checkpoint(committed)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _remove(committed: Path) -> None:
+    """Take its name from a checkpoint before its files, so that no part of one ever looks like a whole one."""
+    old = committed.with_name(f".old-{committed.name}")
+    shutil.rmtree(old, ignore_errors=True)
+    try:
+        os.replace(committed, old)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def committed_in(folder: Path) -> list[Path]:
@@ -88,23 +163,7 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def discard_parts(folder: Path) -> None:
-    """Remove the parts of checkpoints that were never committed: a later attempt writes them again."""
-    for parts in folder.glob(".parts-*"):
-        shutil.rmtree(parts, ignore_errors=True)
-
-
-@contextmanager
-def _beside(file: Path) -> Iterator[Path]:
-    new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    yield new
-    _sync(new)
-    os.replace(new, file)
-    _sync(file.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Remove what is no checkpoint: parts that were never committed, and what a removal has left."""
+    for pattern in (".parts-*", ".old-*"):
+        for left in folder.glob(pattern):
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,31 +1,22 @@
 """`train.run`: a function on several workers that train together.
 
-    placement group ──► a Worker per bundle ──► describe ──► setup (torchrun's environment) ──► fit
-                                                                                                 │ reports
-    history.jsonl, checkpoint-N ◄── commands ── Supervisor ◄── events ◄──────────────────────────┘
-
-The folder of a run has
-
-    history.jsonl      a line per report, by rank
-    checkpoint-N/      the last committed checkpoints (checkpoint.py)
+    Group (group.py) ──► the workers' fit(...)
+                              │ reports
+    Recorder ◄────────────────┤           history.jsonl, callbacks, the line on the terminal (record.py)
+    checkpoint-N ◄── Commit ── Supervisor (supervise.py) ◄── events
 
 Invariant: when `run` returns or raises, whatever the reason, its workers are ended and their resources are free.
-Idea:      what this module decides it asks the Supervisor (supervise.py); here is only what is done.
+Idea:      what this module decides it asks the Supervisor; here is only what is done.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import inspect
-import json
 import os
-import sys
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,47 +24,29 @@ import skate
 from skate import exceptions
 from skate.train import checkpoint as checkpoints
 from skate.train import supervise
-from skate.train.checkpoint import Checkpoint
-from skate.train.worker import Worker
-from skate.util.placement_group import placement_group, remove_placement_group
-from skate.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from skate.train.arguments import Options, checked_options, takes_config
+from skate.train.folder import locked_folder, read_history
+from skate.train.group import Group, NoRoomError, StartFailedError
+from skate.train.progress import Line
+from skate.train.record import Attempt, Recorder, Result, Row
 
-#: How often a run that waits for resources says so, and how often it shows numbers where there is no terminal.
-LINE_EVERY_S = 10.0
+__all__ = ["Result", "Row", "run"]
+
 #: How long reports may be on their way when a rank has failed.
 REPORTS_WITHIN_S = 1.0
-#: How long the processes of ended workers may take to be gone.
-GONE_WITHIN_S = 10.0
-HISTORY = "history.jsonl"
-
-Row = dict[str, Any]
-
-
-@dataclass
-class Result:
-    """What a training has come to; callbacks see it while it trains."""
-
-    #: The folder of the run.
-    path: Path
-    #: What rank 0 has reported last.
-    metrics: dict[str, Any] = field(default_factory=dict)
-    #: Every report, as {"step": 3, "rank": 0, "loss": 0.5}; those after the checkpoint of a restart are dropped.
-    history: list[Row] = field(default_factory=list)
-    #: The last committed checkpoint.
-    checkpoint: Checkpoint | None = None
-    #: The last failure that the run survived.
-    error: BaseException | None = None
 
 
 def run(
     fit: Callable[..., Any],
     config: Any = None,
     *,
-    workers: int = 2,
+    workers: int | tuple[int, int] = 2,
     failures: int = 0,
     path: str | os.PathLike[str] | None = None,
     resources_per_worker: Mapping[str, float] | None = None,
     keep: int | None = 2,
+    stall_after: float | None = None,
+    reduce: str | Mapping[str, str] | None = None,
     callbacks: Sequence[Callable[[Result, Row], Any]] = (),
     progress: bool | None = None,
 ) -> Result:
@@ -82,26 +55,40 @@ def run(
     >>> result = train.run(fit, {"lr": 1e-3}, workers=2, failures=3, path="runs/mnist")
     >>> result.metrics["loss"], result.checkpoint.load()["state"]["model"]
 
-    fit: is called in every worker, with `config` if it takes an argument. workers: how many.
-    failures: how often the workers are started again, from the last committed checkpoint, after one of them raised or
-    died. When no failure is left, the first cause is raised.
+    fit: is called in every worker, with `config` if it takes an argument.
+    workers: how many; or a pair (least, most): as many as there is room for, fewer when a machine is lost, and more
+    again, after a checkpoint, when there is room.
+    failures: how often the workers are started again, from the last committed checkpoint, after one of them raised,
+    died or stalled. When no failure is left, the first cause is raised.
     path: the folder of the run; one that has a checkpoint goes on from it. Workers on several machines need a folder
     that all of them see. Without it, a new folder below `runs`.
     resources_per_worker: {"CPU": 1} if it is not given. keep: how many checkpoints stay; None: all.
-    callbacks: functions of the Result and a row of its history, called here for each report; one that has `close` is
-    closed at the end. progress: whether to show numbers on stderr; None: on a terminal.
+    stall_after: after so many seconds without a report the ranks that hold up the others are found, and it counts as
+    their failure. It has to be longer than the longest time between two reports of a rank. None: never.
+    reduce: how the metrics of all ranks become one row per step: "mean", "sum", "min", "max", or a dict of these by
+    name; a metric that is not in it is that of rank 0. None: every rank has its own rows.
+    callbacks: functions of the Result and the newest row of its history, called here; one that has `close` is closed
+    at the end. progress: whether to show numbers on stderr; None: on a terminal.
     """
-    resources = _checked(fit, workers, failures, resources_per_worker, keep, callbacks)
-    takes_config = _takes_config(fit, config)
-    starts_session = not skate.is_initialized()
-    if starts_session:
+    options = checked_options(
+        fit,
+        workers=workers,
+        failures=failures,
+        resources=resources_per_worker,
+        keep=keep,
+        stall_after=stall_after,
+        reduce=reduce,
+        callbacks=callbacks,
+    )
+    with_config = takes_config(fit, config)
+    starts_skate = not skate.is_initialized()
+    if starts_skate:
         skate.init()
     try:
-        _check_resources(workers, resources)
-        with _folder(fit, path) as folder:
-            training = _Training(fit, config, takes_config, workers, failures, resources, keep, folder)
-            training.shows = sys.stderr.isatty() if progress is None else progress
-            training.callbacks = tuple(callbacks)
+        Group(options.resources, print).check_room(options.least)
+        with locked_folder(fit, path) as folder, closing(Line(folder.name, progress)) as line:
+            result = Result(folder, history=read_history(folder), about={"config": config, "workers": workers})
+            training = _Training((skate.put(fit), config, with_config), options, result, line)
             try:
                 return training.run()
             finally:
@@ -109,91 +96,22 @@ def run(
                     if hasattr(callback, "close"):
                         callback.close()
     finally:
-        if starts_session:
+        if starts_skate:
             skate.shutdown()
-
-
-class _Group:
-    """The workers of one attempt, in the order of their ranks."""
-
-    def __init__(self) -> None:
-        self.reserved: Any = None
-        self.actors: list[Any] = []
-        self.streams: dict[Any, int] = {}
-        self.fits: dict[Any, int] = {}
-
-    def start(self, workers: int, resources: Mapping[str, float], about: dict[str, Any], fit: tuple[Any, ...]) -> None:
-        self.reserved = placement_group([dict(resources)] * workers)
-        _wait_until_reserved(self.reserved, workers, resources)
-        made = skate.remote(concurrency_groups={"reports": 1, "watch": 1})(Worker)
-        other = {kind: amount for kind, amount in resources.items() if kind not in ("CPU", "GPU", "memory")}
-        self.actors = [
-            made.options(
-                num_cpus=resources.get("CPU", 0),
-                num_gpus=resources.get("GPU", 0),
-                memory=resources.get("memory"),
-                resources=other,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self.reserved, bundle),
-            ).remote()
-            for bundle in range(workers)
-        ]
-        places = skate.get([actor.describe.remote() for actor in self.actors])
-        # Ranks of a machine follow each other, as torchrun has them.
-        nodes = list(dict.fromkeys(place["node"] for place in places))
-        order = sorted(range(workers), key=lambda index: nodes.index(places[index]["node"]))
-        self.actors = [self.actors[index] for index in order]
-        # Their resources are free for these, so the workers before them are gone and write no more.
-        checkpoints.discard_parts(Path(about["path"]))
-        ranks = _ranks([places[index] for index in order], about["restarts"])
-        skate.get(
-            [
-                actor.setup.remote(environment, {}, {**about, **rank})
-                for actor, (environment, rank) in zip(self.actors, ranks)
-            ]
-        )
-        self.streams = {actor.reports.remote(): rank for rank, actor in enumerate(self.actors)}
-        function = skate.put(fit[0])
-        self.fits = {actor.fit.remote(function, *fit[1:]): rank for rank, actor in enumerate(self.actors)}
-
-    def end(self) -> None:
-        try:
-            for actor in self.actors:
-                skate.kill(actor)
-            if self.fits:
-                skate.wait(list(self.fits), num_returns=len(self.fits), timeout=GONE_WITHIN_S)
-        finally:
-            if self.reserved is not None:
-                remove_placement_group(self.reserved)
-            self.actors, self.streams, self.fits, self.reserved = [], {}, {}, None
 
 
 class _Training:
     """One call of `run`."""
 
-    shows = False
-    callbacks: tuple[Callable[[Result, Row], Any], ...] = ()
-
-    def __init__(
-        self,
-        fit: Callable[..., Any],
-        config: Any,
-        takes_config: bool,
-        workers: int,
-        failures: int,
-        resources: Mapping[str, float],
-        keep: int | None,
-        folder: Path,
-    ) -> None:
-        self._fit = (fit, config, takes_config)
-        self._workers, self._resources, self._keep = workers, resources, keep
-        self._supervisor = supervise.Supervisor(workers, failures)
-        self._result = Result(folder, history=_read_history(folder))
-        self._restarts = 0
-        self._group = _Group()
+    def __init__(self, fit: tuple[Any, Any, bool], options: Options, result: Result, line: Line) -> None:
+        self._fit, self._options, self._result, self._line = fit, options, result, line
+        self._supervisor = supervise.Supervisor(options.failures, options.stall_after)
+        self._group = Group(options.resources, line.say)
+        self._run_id = uuid.uuid4().hex
+        self._failed = 0
         #: What the attempt has come to, once it is over.
         self._end: supervise.Command | None = None
-        self._wait_until: float | None = None
-        self._next_line = 0.0
+        self._recorder: Recorder
 
     def run(self) -> Result:
         result = self._result
@@ -202,291 +120,176 @@ class _Training:
                 self._attempt()
             finally:
                 self._group.end()
-            end = self._end
+            end, attempt = self._end, result.attempts[-1]
             if isinstance(end, supervise.Restart):
-                result.error = end.error
-                self._restarts += 1
-                self._say_restart(end)
-                continue
-            if isinstance(end, supervise.GiveUp):
+                self._failed += 1
+                result.error = attempt.error = end.error
+                self._line.say(_told(end, result.path))
+            elif isinstance(end, supervise.GiveUp):
+                attempt.error = end.error
+                _note_where(end, attempt.workers, result.path)
                 raise end.error
-            checkpoints.discard_parts(result.path)
-            if isinstance(end, supervise.Finish) and end.incomplete:
-                step, ranks = next(iter(end.incomplete.items()))
-                warnings.warn(
-                    f"{len(end.incomplete)} checkpoints were not written by all ranks, and are dropped.\n"
-                    f"  why:  that of step {step} was reported by ranks {', '.join(map(str, ranks))} only.\n"
-                    "  next: call report(checkpoint=…) on every rank, in the same steps.",
-                    stacklevel=3,
+            elif isinstance(end, supervise.Grow):
+                self._line.say(
+                    f"There is room for {end.workers} workers: all start again, after {_place(result.path)}."
                 )
-            return result
+            else:
+                assert isinstance(end, supervise.Finish)
+                checkpoints.discard_parts(result.path)
+                _warn_of_incomplete(end.incomplete)
+                return result
 
     def _attempt(self) -> None:
-        result = self._result
-        self._end = self._wait_until = None
+        result, options = self._result, self._options
+        self._end = None
         result.checkpoint = checkpoints.latest(result.path)
         last = -1 if result.checkpoint is None else result.checkpoint.step
-        result.history = [row for row in result.history if row["step"] <= last]
-        result.metrics = next((_metrics(row) for row in reversed(result.history) if row["rank"] == 0), {})
-        saved = None if result.checkpoint is None else str(result.checkpoint.path)
-        about = {"path": str(result.path), "restarts": self._restarts, "checkpoint": saved}
-        with _history_file(result.path, result.history) as file:
+        attempt = Attempt(workers=0, first_step=last + 1)
+        result.attempts.append(attempt)
+        try:
+            attempt.workers = workers = self._group.reserve(options.least, options.most)
+        except NoRoomError as error:
+            if result.error is None:
+                raise
+            raise result.error from error
+        with closing(Recorder(result, workers, last, options, self._line)) as self._recorder:
+            self._supervisor.begin(workers, time.monotonic())
             try:
-                self._group.start(self._workers, self._resources, about, self._fit)
-            except (exceptions.ActorError, exceptions.NodeDiedError) as error:
-                self._handle(supervise.Failed(0, error))
+                self._start(workers)
+            except StartFailedError as failed:
+                self._handle(supervise.Failed(failed.rank, failed.error))
+            else:
+                self._supervisor.begin(workers, time.monotonic())
             while self._end is None:
-                self._step(file)
+                self._step()
 
-    def _step(self, file: Any) -> None:
+    def _start(self, workers: int) -> None:
+        result = self._result
+        about = {
+            "path": str(result.path),
+            "restarts": len(result.attempts) - 1,
+            "checkpoint": None if result.checkpoint is None else str(result.checkpoint.path),
+            "threads_are_set": _is_driver() and "OMP_NUM_THREADS" in os.environ,
+        }
+        self._group.start(
+            workers,
+            about,
+            run_id=self._run_id,
+            failed=self._failed,
+            failures=self._options.failures,
+            stall_after=self._options.stall_after,
+            fit=self._fit,
+        )
+
+    def _step(self) -> None:
         """Wait for what comes next from any rank, and do what follows from it."""
         group = self._group
-        left = None if self._wait_until is None else max(0.0, self._wait_until - time.monotonic())
-        pending = [*group.streams, *group.fits]
-        ready = skate.wait(pending, num_returns=1, timeout=left)[0] if pending else []
+        wake_at = self._supervisor.wake_at()
+        left = None if wake_at is None else max(0.0, wake_at - time.monotonic())
+        ready = skate.wait([*group.fits, *group.streams], num_returns=1, timeout=left)[0]
         if not ready:
-            self._wait_until = None
-            self._handle(supervise.Waited())
-            return
+            self._handle(supervise.Tick())
         for item in ready:
             if self._end is not None:
                 return
             if item in group.streams:
-                self._read(item, file)
+                self._read(item)
             elif item in group.fits:
-                self._ended(item, file)
+                self._ended(item)
 
-    def _read(self, stream: Any, file: Any) -> None:
+    def _read(self, stream: Any) -> None:
         """Take the next report of a rank. A stream that breaks says nothing: its rank's `fit` does."""
-        rank = self._group.streams[stream]
+        rank = self._group.streams.pop(stream)
         try:
-            step, metrics, has_checkpoint = skate.get(next(stream))
+            step, metrics, given = skate.get(next(stream))
         except (StopIteration, exceptions.SkateError):
-            del self._group.streams[stream]
             return
-        row = {"step": step, "rank": rank, **metrics}
-        file.write(json.dumps(row, default=str) + "\n")
-        file.flush()
-        self._result.history.append(row)
-        if rank == 0:
-            self._result.metrics = dict(metrics)
-        self._handle(supervise.Reported(rank, step, has_checkpoint))
-        for callback in self.callbacks:
-            callback(self._result, row)
-        self._show(row)
+        self._group.streams[stream] = rank  # behind the others, so that one that reports all the time holds up none
+        rows = self._recorder.reported(rank, step, metrics)
+        self._handle(supervise.Reported(rank, step, given))
+        self._recorder.tell(rows)
 
-    def _ended(self, fit: Any, file: Any) -> None:
+    def _ended(self, fit: Any) -> None:
         rank = self._group.fits.pop(fit)
-        error: BaseException | None = None
         try:
             skate.get(fit)
-        except exceptions.SkateError as raised:
-            error = raised
-        if error is None:
-            own = next((stream for stream, of in self._group.streams.items() if of == rank), None)
-            while own in self._group.streams:  # it ends, because the function has
-                self._read(own, file)
-        else:
-            self._read_what_is_on_its_way(file)
-        if error is None:
+        except exceptions.SkateError as error:
+            self._read_what_is_on_its_way(REPORTS_WITHIN_S)
+            if self._end is None:
+                self._handle(supervise.Failed(rank, error, supervise.is_communication(error)))
+            return
+        own = next((stream for stream, of in self._group.streams.items() if of == rank), None)
+        while own in self._group.streams:  # it ends, because the function has
+            self._read(own)
+        self._recorder.tell(self._recorder.finished(rank))
+        if self._end is None:
             self._handle(supervise.Finished(rank))
-        else:
-            self._handle(supervise.Failed(rank, error, supervise.is_communication(error)))
 
-    def _read_what_is_on_its_way(self, file: Any) -> None:
-        """What ranks reported before a failure counts: a checkpoint may be complete with it."""
-        end = time.monotonic() + REPORTS_WITHIN_S
-        while self._group.streams and time.monotonic() < end:
-            ready = skate.wait(list(self._group.streams), num_returns=1, timeout=REPORTS_WITHIN_S / 4)[0]
-            if not ready:
-                return
+    def _read_what_is_on_its_way(self, within_s: float) -> None:
+        """What ranks have reported before a failure counts: a checkpoint may be complete with it."""
+        end = time.monotonic() + within_s
+        while self._group.streams and self._end is None:
+            ready = skate.wait(list(self._group.streams), num_returns=1, timeout=within_s / 4)[0]
             for stream in ready:
-                self._read(stream, file)
+                self._read(stream)
+            if not ready or time.monotonic() > end:
+                return
 
     def _handle(self, event: supervise.Event) -> None:
-        for command in self._supervisor.handle(event):
+        options, result = self._options, self._result
+        if self._end is not None:
+            return
+        for command in self._supervisor.handle(event, time.monotonic()):
             if isinstance(command, supervise.Commit):
-                self._result.checkpoint = checkpoints.commit(self._result.path, command.step, self._workers, self._keep)
-            elif isinstance(command, supervise.Wait):
-                self._wait_until = time.monotonic() + command.seconds
+                workers = result.attempts[-1].workers
+                result.checkpoint = checkpoints.commit(
+                    result.path, command.step, workers, options.keep, is_folder=command.is_folder
+                )
+                if workers < options.most:
+                    self._handle(supervise.HasRoom(self._group.could_grow_to(options.most)))
+            elif isinstance(command, supervise.Look):
+                looks = self._group.look()
+                self._read_what_is_on_its_way(0.0)  # what has come meanwhile is no silence
+                self._handle(supervise.Looked(looks))
             else:
                 self._end = command
 
-    def _show(self, row: Row) -> None:
-        if not self.shows or row["rank"] != 0 or time.monotonic() < self._next_line:
-            return
-        is_terminal = sys.stderr.isatty()
-        self._next_line = time.monotonic() + (0.25 if is_terminal else LINE_EVERY_S)
-        numbers = (f"{name} {value:.4g}" for name, value in _metrics(row).items() if isinstance(value, (int, float)))
-        text = f"step {row['step']}: {', '.join(numbers)}"
-        sys.stderr.write(f"\r\033[K{text}" if is_terminal else f"{text}\n")
-        sys.stderr.flush()
 
-    def _say_restart(self, end: supervise.Restart) -> None:
-        saved = checkpoints.latest(self._result.path)
-        where = "from the start" if saved is None else f"after step {saved.step}"
-        reason = str(end.error).strip().splitlines()[-1] if isinstance(end.error, exceptions.TaskError) else end.error
-        sys.stderr.write(
-            f"\nrank {end.rank} failed: {reason}\n"
-            f"All workers start again, {where}; failures left: {end.failures_left}.\n"
-        )
+def _is_driver() -> bool:
+    """Whether this process is no worker of Skate, where Skate itself has set OMP_NUM_THREADS."""
+    here = skate.get_runtime_context()
+    return here.get_task_id() is None and here.get_actor_id() is None
 
 
-def _ranks(places: list[dict[str, Any]], restarts: int) -> Iterator[tuple[dict[str, str], dict[str, int]]]:
-    """The environment of each rank as torchrun sets it, and where it stands in the group."""
-    nodes = list(dict.fromkeys(place["node"] for place in places))
-    run_id = uuid.uuid4().hex
-    seen = dict.fromkeys(nodes, 0)
-    for rank, place in enumerate(places):
-        together = [other for other in places if other["node"] == place["node"]]
-        local_rank = seen[place["node"]]
-        seen[place["node"]] += 1
-        node_rank = nodes.index(place["node"])
-        environment = {
-            "RANK": rank,
-            "WORLD_SIZE": len(places),
-            "LOCAL_RANK": local_rank,
-            "LOCAL_WORLD_SIZE": len(together),
-            "GROUP_RANK": node_rank,
-            "GROUP_WORLD_SIZE": len(nodes),
-            "ROLE_RANK": rank,
-            "ROLE_WORLD_SIZE": len(places),
-            "ROLE_NAME": "default",
-            "MASTER_ADDR": places[0]["address"],
-            "MASTER_PORT": places[0]["port"],
-            "TORCHELASTIC_RUN_ID": run_id,
-            "TORCHELASTIC_RESTART_COUNT": restarts,
-            "TORCHELASTIC_MAX_RESTARTS": restarts,
-            # Rank 0 serves the store; torchrun's agent would.
-            "TORCHELASTIC_USE_AGENT_STORE": False,
-        }
-        if "OMP_NUM_THREADS" not in os.environ:
-            environment["OMP_NUM_THREADS"] = max(1, place["cores"] // len(together))
-        if gpus := ",".join(other["gpus"] for other in together if other["gpus"]):
-            # A rank's GPU is the one with the number of its local rank, so it has to see those of the others.
-            environment["CUDA_VISIBLE_DEVICES"] = gpus
-        yield (
-            {name: str(value) for name, value in environment.items()},
-            {
-                "rank": rank,
-                "world_size": len(places),
-                "local_rank": local_rank,
-                "local_world_size": len(together),
-                "node_rank": node_rank,
-            },
-        )
+def _told(end: supervise.Restart, folder: Path) -> str:
+    """What a person is told of a failure that the run survives."""
+    error = end.error
+    reason = str(error).strip().splitlines()[-1] if isinstance(error, exceptions.TaskError) else str(error)
+    who = "a worker that was starting" if end.rank is None else f"rank {end.rank}"
+    place = _place(folder)
+    return f"{who} failed: {reason}\nAll workers start again, after {place}; failures left: {end.failures_left}."
 
 
-# -- arguments and resources -------------------------------------------------------------------------------------------
+def _note_where(end: supervise.GiveUp, workers: int, folder: Path) -> None:
+    """Say with the error which rank it was (`error.rank`), and how to go on. Python has notes from 3.11 on."""
+    end.error.__dict__["rank"] = end.rank
+    if hasattr(end.error, "add_note"):
+        who = "a worker that was starting" if end.rank is None else f"rank {end.rank} of {workers}"
+        end.error.add_note(f"It was {who}. train.run(…, path={str(folder)!r}) goes on after {_place(folder)}.")
 
 
-def _checked(fit: Any, workers: Any, failures: Any, resources: Any, keep: Any, callbacks: Any) -> dict[str, float]:
-    """The resources of a worker. Raises for arguments that cannot be meant."""
-    if not callable(fit):
-        raise TypeError(f"train.run(fit={fit!r}): it takes a function, which every worker calls.")
-    for name, value, least in (("workers", workers, 1), ("failures", failures, 0), ("keep", keep, 1)):
-        if name == "keep" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"train.run({name}={value!r}): it may be a whole number from {least} on.")
-    if not all(callable(callback) for callback in callbacks):
-        raise TypeError("train.run(callbacks=…): each is a function of the result and a row.")
-    if resources is None:
-        return {"CPU": 1}
-    if not isinstance(resources, Mapping) or not any(resources.values()):
-        raise ValueError(f"train.run(resources_per_worker={resources!r}): it may be a dict like {{'CPU': 1}}.")
-    return {kind: amount for kind, amount in resources.items() if amount}
+def _place(folder: Path) -> str:
+    saved = checkpoints.latest(folder)
+    return "no step, because there is no checkpoint" if saved is None else f"step {saved.step}"
 
 
-def _takes_config(fit: Callable[..., Any], config: Any) -> bool:
-    try:
-        inspect.signature(fit).bind()
-    except TypeError:
-        return True
-    except ValueError:  # a builtin without a signature
-        return config is not None
-    if config is None:
-        return False
-    try:
-        inspect.signature(fit).bind(config)
-    except TypeError:
-        raise TypeError(
-            f"train.run({fit!r}, config): the function takes no argument, so it would not see the config."
-        ) from None
-    return True
-
-
-def _check_resources(workers: int, resources: Mapping[str, float]) -> None:
-    """Raise if no node that is there now could ever run these workers."""
-    nodes = [node["Resources"] for node in skate.nodes() if node["Alive"]]
-    fitting = sum(min(int(node.get(kind, 0) / amount) for kind, amount in resources.items()) for node in nodes)
-    if fitting < workers:
-        kinds = {kind: sum(node.get(kind, 0) for node in nodes) for kind in resources}
-        raise ValueError(
-            f"train.run(workers={workers}): the cluster has room for {fitting} of these workers.\n"
-            f"  why:  each needs {dict(resources)}, and the {len(nodes)} nodes have {kinds} together.\n"
-            "  next: fewer workers, a smaller resources_per_worker=, or more nodes."
-        )
-
-
-def _wait_until_reserved(group: Any, workers: int, resources: Mapping[str, float]) -> None:
-    reserved = group.ready()
-    while not skate.wait([reserved], timeout=LINE_EVERY_S)[0]:
-        _check_resources(workers, resources)
-        free = {kind: skate.available_resources().get(kind, 0) for kind in resources}
-        sys.stderr.write(f"train.run waits for {workers} times {dict(resources)}; free is {free}.\n")
-    skate.get(reserved)
-
-
-# -- the folder --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _folder(fit: Callable[..., Any], path: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The folder of the run, which no other run has at the same time."""
-    folder = _new_folder(fit) if path is None else Path(path).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RuntimeError(
-                f"another run writes to {folder} now.\n  next: wait for it, end it, or give another path=."
-            ) from None
-        yield folder
-
-
-def _new_folder(fit: Callable[..., Any]) -> Path:
-    name = getattr(fit, "__name__", "fit").strip("<>")
-    number = 1
-    while True:
-        folder = Path("runs", f"{name}-{number}").absolute()
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
-
-
-def _read_history(folder: Path) -> list[Row]:
-    rows: list[Row] = []
-    if (file := folder / HISTORY).exists():
-        for line in file.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # the last line, torn when the driver was killed
-                rows.append(json.loads(line))
-    return rows
-
-
-@contextlib.contextmanager
-def _history_file(folder: Path, rows: list[Row]) -> Iterator[Any]:
-    """The file of the history, cut back to these rows and open for more."""
-    new = folder / f".{HISTORY}.new"
-    new.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
-    os.replace(new, folder / HISTORY)
-    with (folder / HISTORY).open("a") as file:
-        yield file
-
-
-def _metrics(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("step", "rank")}
+def _warn_of_incomplete(incomplete: Mapping[int, tuple[int, ...]]) -> None:
+    if not incomplete:
+        return
+    step, ranks = next(iter(incomplete.items()))
+    warnings.warn(
+        f"{len(incomplete)} checkpoints were not written by all ranks, and are dropped.\n"
+        f"  why:  that of step {step} was reported by ranks {', '.join(map(str, ranks))} only.\n"
+        "  next: call report(checkpoint=…) on every rank, in the same steps.",
+        stacklevel=4,
+    )

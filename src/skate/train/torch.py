@@ -8,14 +8,17 @@ Programs that join by themselves (Lightning, Accelerate, Hugging Face's Trainer)
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from skate.train.loader import Loader, loader
 from skate.train.session import context
+
+__all__ = ["Loader", "backend_for", "device", "devices", "join", "loader", "prepare"]
 
 
 def backend_for(gpus: int, nccl_available: bool) -> str:
@@ -24,85 +27,99 @@ def backend_for(gpus: int, nccl_available: bool) -> str:
 
 
 def device() -> Any:
-    """The device of this worker: its GPU, or the CPU."""
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    """The device of this worker: its first GPU, or the CPU."""
+    return devices()[0]
 
 
-def join() -> None:
-    """Join the process group of the workers, unless that was done."""
+def devices() -> list[Any]:
+    """The GPUs of this worker, of which there may be several; the CPU if it has none.
+
+    Every worker sees the GPUs of all workers of its machine. Its first one has the number LOCAL_RANK, as with torchrun,
+    and the next ones follow in steps of LOCAL_WORLD_SIZE.
+    """
+    numbers = context().devices if torch.cuda.is_available() else ()
+    return [torch.device("cuda", number) for number in numbers] or [torch.device("cpu")]
+
+
+def join(backend: str | None = None, timeout_s: float | None = None) -> None:
+    """Join the process group of the workers, unless that was done. timeout_s: how long a collective may take."""
     here = context()
     if not torch.distributed.is_initialized():
-        backend = backend_for(torch.cuda.device_count(), torch.distributed.is_nccl_available())
-        torch.distributed.init_process_group(backend, rank=here.rank, world_size=here.world_size)
+        gpus = len(here.devices) if torch.cuda.is_available() else 0
+        backend = backend or backend_for(gpus, torch.distributed.is_nccl_available())
+        timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+        torch.distributed.init_process_group(backend, timeout=timeout, rank=here.rank, world_size=here.world_size)
 
 
-def prepare(model: Any, hook: Callable[[Any], None] | None = None, **options: Any) -> Any:
+def prepare(
+    model: Any, hook: Callable[[Any], None] | None = None, *, communication: str = "torch", **options: Any
+) -> Any:
     """Move a model to this worker's device; in DistributedDataParallel if there are several workers.
 
-    hook: is called with the wrapped model, to register a communication hook. options: of DistributedDataParallel.
+    communication: what averages gradients. "torch": the process group (gloo, or nccl with GPUs). "skate":
+    `skate.collective`, for workers without GPUs; gradients are views of its buckets (gradient_as_bucket_view) then.
+    hook: is called with the wrapped model, to register a communication hook of one's own. options: of
+    DistributedDataParallel.
     """
+    _check_communication(communication, hook)
     here = context()
-    if torch.cuda.is_available():
-        torch.cuda.set_device(device())
-        model = model.to(device())
+    own = device()
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+        model = model.to(own)
     if here.world_size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     join()
-    wrapped = torch.nn.parallel.DistributedDataParallel(
-        model, device_ids=[device()] if torch.cuda.is_available() else None, **options
-    )
-    if hook is not None:
+    if communication == "skate":
+        # Gradients are averaged where they are, and not copied to fresh memory after every step.
+        options.setdefault("gradient_as_bucket_view", True)
+    options.setdefault("device_ids", [own] if own.type == "cuda" else None)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, **options)
+    if communication == "skate":
+        _average_with_skate(wrapped)
+    elif hook is not None:
         hook(wrapped)
     return wrapped
 
 
-class Loader:
-    """This worker's part of a dataset, in a new order each epoch: `for batch in loader(epoch)`.
-
-    Which samples a worker gets follows from (seed, epoch, rank, number of workers) alone. In a checkpoint it keeps its
-    place within an epoch.
-    """
-
-    def __init__(self, dataset: Any, batch_size: int, seed: int, shuffle: bool, options: dict[str, Any]) -> None:
-        here = context()
-        self._seed, self._epoch, self._batch = seed, 0, 0
-        self._generator = torch.Generator()
-        self._sampler: Any = None
-        if not isinstance(dataset, IterableDataset):
-            self._sampler = DistributedSampler(
-                dataset,
-                here.world_size,
-                here.rank,
-                shuffle=shuffle,
-                seed=seed,
-                drop_last=options.get("drop_last", False),
-            )
-        self._loader = DataLoader(dataset, batch_size, sampler=self._sampler, generator=self._generator, **options)
-
-    def __call__(self, epoch: int) -> Iterator[Any]:
-        skip = self._batch if epoch == self._epoch else 0
-        self._epoch = epoch
-        if self._sampler is not None:
-            self._sampler.set_epoch(epoch)
-        # The seeds of loading processes come from here, and not from the generator that the model draws from.
-        self._generator.manual_seed(self._seed * 1_000_003 + epoch)
-        for number, batch in enumerate(self._loader):
-            if number < skip:
-                continue
-            self._batch = number + 1
-            yield batch
-        self._epoch, self._batch = epoch + 1, 0
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self._epoch, "batch": self._batch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._epoch, self._batch = state["epoch"], state["batch"]
+def _check_communication(communication: str, hook: Any) -> None:
+    if communication not in ("torch", "skate"):
+        raise ValueError(f'prepare(communication={communication!r}): it may be "torch" or "skate".')
+    if communication == "skate" and hook is not None:
+        raise ValueError(
+            'prepare(communication="skate", hook=…): a model has one communication hook.\n'
+            "  next: leave one of them out."
+        )
+    if communication == "skate" and torch.cuda.is_available():
+        raise ValueError(
+            'prepare(communication="skate"): gradients on GPUs are averaged by nccl.\n'
+            '  next: leave communication="torch", which is the default.'
+        )
 
 
-def loader(dataset: Any, batch_size: int = 1, *, seed: int = 0, shuffle: bool = True, **options: Any) -> Loader:
-    """Share a dataset out over the workers. `options` are those of torch's DataLoader."""
-    return Loader(dataset, batch_size, seed, shuffle, options)
+def _average_with_skate(model: Any) -> None:
+    """Join a group of this model's own, which ends with the training function."""
+    from skate import collective
+    from skate.collective.ddp import GradientAverager
+
+    here = context()
+    # Workers prepare their models in the same order, so they agree on the number of each. After a restart the ranks of
+    # the attempt before may not all be gone, so each attempt has groups of its own.
+    group = f"train/{os.environ['TORCHELASTIC_RUN_ID']}/{here.restarts}/{len(here.at_end)}"
+    collective.init_collective_group(here.world_size, here.rank, group_name=group)
+    averager = GradientAverager(model, group)
+
+    def end() -> None:
+        averager.close()
+        collective.destroy_collective_group(group)
+
+    here.at_end.append(end)
+
+
+def __getattr__(name: str) -> Any:
+    """Names that programs for Ray Train import from here."""
+    from skate.train import ray_torch
+
+    if name not in ray_torch.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    return getattr(ray_torch, name)

@@ -2,106 +2,169 @@
 
     main thread     fit(...)            the training function; `report` puts into a queue
     group "reports" reports()           a stream of what was reported, straight to the driver
-    group "watch"   stacks(), pid()     answers whatever the main thread does
+    group "watch"   look(), setup()     answers whatever the main thread does
 
-Idea: an async actor runs calls that name no group in its main thread, and each group in a thread of its own. So the
-      training function has the main thread, which libraries need for signals, and reports have a way out meanwhile.
+Idea: an actor with concurrency groups runs calls that name no group in its main thread, one by one, and each group in
+      threads of its own. So the training function has the main thread, which libraries need for signals and for
+      asyncio.run, and reports have a way out meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import json
 import os
+import queue
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+import psutil
 
 import skate
 from skate.train import checkpoint as checkpoints
 from skate.train import session
+from skate.train.environment import Place, Seat
+from skate.train.stalls import Look
 
-#: Frames of a rank that waits for others.
-COLLECTIVES = ("torch/distributed/", "torch/nn/parallel/distributed", "torch/autograd/graph", "skate/collective/")
+#: Where the innermost frame of a rank is that waits for others.
+COLLECTIVES = ("/torch/distributed/", "/torch/nn/parallel/distributed", "/torch/autograd/graph", "/skate/collective/")
+#: Frames that waiting goes through, whatever it waits for.
+PASSED_THROUGH = (os.path.dirname(os.__file__) + "/threading.py", "/skate/_")
+#: How many frames of a stack are shown.
+FRAMES_MAX = 12
+#: A rank that is so many reports ahead of the driver waits for it.
+REPORTS_AHEAD_MAX = 10_000
+#: Each worker has a core, so Skate's workers have one thread of OpenMP, unless the user says otherwise.
+SKATES_OWN_THREADS = "1"
 
 
 class Worker:
     """One rank of a training."""
 
     def __init__(self) -> None:
-        self._reports: asyncio.Queue[Any] = asyncio.Queue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._early: list[Any] = []
-        self._lock = threading.Lock()
+        self._reports: queue.Queue[Any] = queue.Queue(REPORTS_AHEAD_MAX)
+        self._port = _kept_port()
 
     @skate.method(concurrency_group="watch")
-    async def describe(self) -> dict[str, Any]:
-        """Say where this worker runs, and a port that is free there."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        return {
-            "node": skate.get_runtime_context().get_node_id(),
-            "address": skate.util.get_node_ip_address(),
-            "port": port,
-            "cores": len(os.sched_getaffinity(0)),
-            "pid": os.getpid(),
-            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        }
+    def describe(self) -> Place:
+        """Say where this worker runs, and a port that it keeps free there."""
+        return Place(
+            node=skate.get_runtime_context().get_node_id(),
+            address=skate.util.get_node_ip_address(),
+            port=self._port.getsockname()[1],
+            cores=len(os.sched_getaffinity(0)),
+            gpus=tuple(gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu),
+            pid=os.getpid(),
+        )
 
     @skate.method(concurrency_group="watch")
-    async def setup(self, environment: dict[str, str], defaults: dict[str, str], about: dict[str, Any]) -> None:
+    def setup(self, seat: Seat, about: dict[str, Any]) -> None:
         """Set the environment, before torch is imported: OpenMP reads its variable at that moment only."""
-        os.environ.update(environment)
+        defaults = dict(seat.defaults)
+        threads = defaults.pop("OMP_NUM_THREADS")
+        if not about["threads_are_set"] and not _threads_are_set():
+            os.environ["OMP_NUM_THREADS"] = threads
+            if (torch := sys.modules.get("torch")) is not None:
+                torch.set_num_threads(int(threads))
+        if int(seat.environment["GROUP_WORLD_SIZE"]) > 1 and (interface := _interface_of_node()):
+            # Otherwise gloo takes the address that the name of the machine stands for, which often is 127.0.1.1.
+            defaults["GLOO_SOCKET_IFNAME"] = interface
+        os.environ.update(seat.environment)
         for name, value in defaults.items():
             os.environ.setdefault(name, value)
-        saved = about.pop("checkpoint")
+        saved = checkpoints.Checkpoint(about["checkpoint"]) if about["checkpoint"] else None
         session.enter(
             session.Context(
-                **{**about, "path": Path(about["path"])},
-                checkpoint=checkpoints.Checkpoint(saved) if saved else None,
-                send=self._send,
+                rank=seat.rank,
+                world_size=seat.world_size,
+                local_rank=seat.local_rank,
+                local_world_size=seat.local_world_size,
+                node_rank=seat.node_rank,
+                path=Path(about["path"]),
+                restarts=about["restarts"],
+                checkpoint=saved,
+                send=self._reports.put,
+                step=-1 if saved is None else saved.step,
+                devices=seat.devices,
             )
         )
 
-    def fit(self, function: Callable[..., Any], config: Any, takes_config: bool) -> Any:
+    def fit(self, function: Callable[..., Any], config: Any, takes_config: bool) -> None:
         """Run the training function, in the main thread."""
-        # The event loop waits for this call; a function that calls asyncio.run() must not find it.
-        loop = asyncio.get_running_loop()
-        asyncio._set_running_loop(None)
         try:
-            function(config) if takes_config else function()
+            try:
+                function(config) if takes_config else function()
+            except SystemExit as end:
+                if end.code:
+                    raise
+                # A program that says sys.exit() at its end has ended well, under torchrun too.
+            for close in session.context().at_end:
+                close()
             distributed = sys.modules.get("torch.distributed")
             if distributed is not None and distributed.is_available() and distributed.is_initialized():
                 distributed.destroy_process_group()
         finally:
-            asyncio._set_running_loop(loop)
-            self._send(None)
+            self._reports.put(None)
 
     @skate.method(concurrency_group="reports")
-    async def reports(self) -> AsyncIterator[Any]:
+    def reports(self) -> Iterator[Any]:
         """Give what was reported, as it comes; ends with the training function."""
-        with self._lock:
-            self._loop = asyncio.get_running_loop()
-            for each in self._early:
-                self._reports.put_nowait(each)
-        while (item := await self._reports.get()) is not None:
+        while (item := self._reports.get()) is not None:
             yield item
 
     @skate.method(concurrency_group="watch")
-    async def stacks(self) -> tuple[bool, str]:
-        """Say whether the main thread waits for other ranks, and where it is."""
+    def look(self) -> Look:
+        """Say where the main thread is, and whether it waits for other ranks."""
         frame = sys._current_frames()[threading.main_thread().ident or 0]
         stack = traceback.extract_stack(frame)
-        waits = any(part in each.filename for each in stack for part in COLLECTIVES)
-        return waits, "".join(traceback.format_list(stack[-8:]))
+        return Look(True, _waits(frame), "".join(traceback.format_list(stack[-FRAMES_MAX:])))
 
-    def _send(self, item: Any) -> None:
-        with self._lock:
-            if self._loop is None:
-                self._early.append(item)
-                return
-        self._loop.call_soon_threadsafe(self._reports.put_nowait, item)
+
+def _kept_port() -> socket.socket:
+    """A port of this machine that no other program is given while the socket is open.
+
+    It is bound and does not listen. The kernel gives its port to nobody who asks for any free one, and refuses it to
+    others who ask for it by number, except with SO_REUSEADDR. Servers set that, torch's store among them, so rank 0 can
+    listen there: no other program can have come in between.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        with contextlib.suppress(OSError):
+            kept = socket.socket(family)
+            try:
+                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                kept.bind((address, 0))
+            except OSError:
+                kept.close()
+                raise
+            return kept
+    raise OSError("no TCP port of this machine is free.")
+
+
+def _threads_are_set() -> bool:
+    """Whether the user has set OMP_NUM_THREADS, for this machine or for the program."""
+    if os.environ.get("OMP_NUM_THREADS", SKATES_OWN_THREADS) != SKATES_OWN_THREADS:
+        return True
+    given = json.loads(skate.get_runtime_context().get_runtime_env_string())
+    return "OMP_NUM_THREADS" in given.get("env_vars", {})
+
+
+def _interface_of_node() -> str | None:
+    """The network interface that has the address of this node."""
+    address = skate.util.get_node_ip_address()
+    found = psutil.net_if_addrs().items()
+    return next((name for name, addresses in found if any(each.address == address for each in addresses)), None)
+
+
+def _waits(frame: FrameType | None) -> bool:
+    """Whether a stack ends in a collective. Further out that says nothing: the model runs in a frame of DDP too."""
+    while frame is not None and any(part in frame.f_code.co_filename for part in PASSED_THROUGH):
+        frame = frame.f_back
+    return frame is not None and any(part in frame.f_code.co_filename for part in COLLECTIVES)

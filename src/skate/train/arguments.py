@@ -1,0 +1,95 @@
+"""What `train.run` is called with: refused if it cannot be meant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skate.train.reduce import checked_reduce
+from skate.train.sizing import checked_workers
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a training is run."""
+
+    least: int
+    most: int
+    failures: int
+    resources: dict[str, float]
+    keep: int | None
+    stall_after: float | None
+    reduce: Mapping[str, str] | str | None
+    callbacks: tuple[Callable[..., Any], ...]
+
+
+def checked_options(
+    fit: Any,
+    *,
+    workers: Any,
+    failures: Any,
+    resources: Any,
+    keep: Any,
+    stall_after: Any,
+    reduce: Any,
+    callbacks: Sequence[Any],
+) -> Options:
+    """The options of a training. Raises ValueError or TypeError for what cannot be meant."""
+    if not callable(fit):
+        raise TypeError(f"train.run(fit={fit!r}): it takes a function, which every worker calls.")
+    least, most = checked_workers(workers)
+    for name, value, lowest in (("failures", failures, 0), ("keep", keep, 1)):
+        if name == "keep" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            raise ValueError(f"train.run({name}={value!r}): it may be a whole number from {lowest} on.")
+    if stall_after is not None and not (_is_number(stall_after) and stall_after > 0):
+        raise ValueError(f"train.run(stall_after={stall_after!r}): it may be a number of seconds, or None.")
+    if not all(callable(callback) for callback in callbacks):
+        raise TypeError("train.run(callbacks=…): each is a function of the result and a row.")
+    return Options(
+        least=least,
+        most=most,
+        failures=failures,
+        resources=_checked_resources(resources),
+        keep=keep,
+        stall_after=stall_after,
+        reduce=checked_reduce(reduce),
+        callbacks=tuple(callbacks),
+    )
+
+
+def _checked_resources(resources: Any) -> dict[str, float]:
+    if resources is None:
+        return {"CPU": 1}
+    is_mapping = isinstance(resources, Mapping) and all(
+        isinstance(kind, str) and _is_number(amount) and amount >= 0 for kind, amount in resources.items()
+    )
+    if not is_mapping or not any(resources.values()):
+        raise ValueError(f"train.run(resources_per_worker={resources!r}): it may be a dict like {{'CPU': 1}}.")
+    return {kind: amount for kind, amount in resources.items() if amount}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def takes_config(fit: Callable[..., Any], config: Any) -> bool:
+    """Whether the training function is called with the config. Raises TypeError if it would not see one."""
+    try:
+        inspect.signature(fit).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a builtin without a signature
+        return config is not None
+    if config is None:
+        return False
+    try:
+        inspect.signature(fit).bind(config)
+    except TypeError:
+        raise TypeError(
+            f"train.run({fit!r}, config): the function takes no argument, so it would not see the config."
+        ) from None
+    return True

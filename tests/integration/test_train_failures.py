@@ -1,0 +1,222 @@
+"""train.run when ranks die, stall or wait for room: real processes, without torch, which none of this needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import skate
+from skate import train
+from skate.train import group
+from waiting import wait_for
+
+
+def test_what_a_rank_raised_is_raised_and_the_same_path_goes_on(runtime: ModuleType, tmp_path: Path) -> None:
+    def fit(config: dict[str, int]) -> None:
+        for step in range(train.restore(), 4):
+            if train.context().rank == 0 and step == config["bad"]:
+                raise ValueError("the third step is bad")
+            train.report({"step squared": step**2}, checkpoint={"step": step})
+
+    class Log:
+        is_closed = False
+
+        def __call__(self, result: train.Result, row: dict[str, Any]) -> None:
+            assert not self.is_closed
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    log = Log()
+    with pytest.raises(ValueError, match="the third step is bad") as raised:
+        train.run(fit, {"bad": 2}, path=tmp_path, callbacks=[log])
+    assert log.is_closed
+    assert "in fit" in str(raised.value)
+    assert vars(raised.value)["rank"] == 0
+    if sys.version_info >= (3, 11):
+        assert "It was rank 0 of 2" in raised.value.__notes__[0]
+    steps: list[int] = []
+    result = train.run(fit, {"bad": -1}, path=tmp_path, callbacks=[lambda _, row: steps.append(row["step"])])
+    assert min(steps) in (1, 2)  # the second checkpoint may have been on its way
+    assert result.checkpoint is not None
+    assert result.checkpoint.step == 3
+    assert sorted((row["step"], row["rank"]) for row in result.history) == [
+        (step, rank) for step in range(4) for rank in range(2)
+    ]
+
+
+def test_a_rank_that_is_stopped_is_named_and_the_others_start_again_without_waiting_for_it(
+    runtime: ModuleType, tmp_path: Path
+) -> None:
+    def fit() -> None:
+        here = train.context()
+        step = train.restore()
+        if here.restarts == 0:
+            train.report({}, checkpoint={"seen": 7}, step=step)
+            if here.rank == 1:
+                wait_for((here.path / "checkpoint-0").exists, 20, "the checkpoint")
+                os.kill(os.getpid(), signal.SIGSTOP)
+            threading.Event().wait()
+        assert here.checkpoint is not None
+        train.report({"seen": here.checkpoint.load()["state"]["seen"]})
+
+    result = train.run(fit, failures=1, stall_after=2, path=tmp_path)
+    assert result.metrics == {"seen": 7}
+    assert isinstance(result.error, train.StalledError)
+    assert result.error.ranks == (1,)
+    assert "stopped by a signal (SIGSTOP)" in str(result.error)
+    assert "threading.Event().wait()" in result.error.looks[0].stack
+    assert [(attempt.workers, attempt.first_step) for attempt in result.attempts] == [(2, 0), (2, 1)]
+    assert result.attempts[0].error is result.error
+
+
+def test_a_stall_is_raised_with_the_line_where_the_rank_is_when_no_failure_is_left(
+    runtime: ModuleType, tmp_path: Path
+) -> None:
+    def fit() -> None:
+        if train.context().rank == 1:
+            threading.Event().wait()  # the line where rank 1 is
+
+    with pytest.raises(train.StalledError, match=r"rank 1 .*\n(.*\n)*.*the line where rank 1 is") as raised:
+        train.run(fit, stall_after=2, path=tmp_path)
+    assert 1 in raised.value.ranks
+
+
+def test_a_worker_that_dies_before_it_has_begun_counts_as_a_failure_of_its_own(
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit() -> None:
+        train.report({"restarts": train.context().restarts})
+
+    set_up = group.Group._set_up
+    victims: list[int] = []
+
+    def kill_first(self: group.Group, *arguments: Any) -> None:
+        if len(victims) < 2:
+            victims.append(self._places[1].pid)
+            os.kill(victims[-1], signal.SIGKILL)
+        set_up(self, *arguments)
+
+    monkeypatch.setattr(group.Group, "_set_up", kill_first)
+    result = train.run(fit, failures=2, path=tmp_path)
+    assert result.metrics == {"restarts": 2}
+    assert isinstance(result.error, skate.exceptions.ActorDiedError)
+    assert str(victims[1]) in str(result.error)
+
+
+def test_while_others_use_the_resources_a_run_waits_and_says_so(
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Holder:
+        pass
+
+    holder = skate.remote(num_cpus=1)(Holder).remote()
+    skate.get(holder.__ray_ready__.remote())
+    said: list[str] = []
+
+    def listen(line: Any, text: str) -> None:
+        said.append(text)
+        skate.kill(holder)
+
+    monkeypatch.setattr(train.progress.Line, "say", listen)
+    monkeypatch.setattr(group, "LINE_EVERY_S", 0.2)
+    result = train.run(lambda: train.report({"done": True}), path=tmp_path)
+    assert result.metrics == {"done": True}
+    assert "waits for 2 times {'CPU': 1}; free is {'CPU': 1" in said[0]
+
+
+def test_an_elastic_run_begins_with_what_is_free(runtime: ModuleType, tmp_path: Path) -> None:
+    holder = skate.remote(num_cpus=1)(type("Holder", (), {})).remote()
+    skate.get(holder.__ray_ready__.remote())
+    result = train.run(lambda: train.report({"size": train.context().world_size}), workers=(1, 4), path=tmp_path)
+    assert result.history == [{"step": 0, "rank": 0, "workers": 1, "size": 1}]
+    assert [attempt.workers for attempt in result.attempts] == [1]
+    skate.kill(holder)
+
+
+def test_a_folder_is_of_one_run_at_a_time(runtime: ModuleType, tmp_path: Path) -> None:
+    def fit() -> None:
+        train.report({})
+
+    def again(result: train.Result, row: dict[str, Any]) -> None:
+        with pytest.raises(RuntimeError, match=r"another run writes to .*\n.*next: "):
+            train.run(fit, workers=1, path=result.path)
+
+    assert len(train.run(fit, workers=1, path=tmp_path, callbacks=[again]).history) == 1
+
+
+def test_metrics_of_all_ranks_become_one_row_per_step(runtime: ModuleType, tmp_path: Path) -> None:
+    def fit() -> None:
+        rank = train.context().rank
+        for step in range(3):
+            train.report({"loss": float(rank + step), "samples": 10, "name": f"rank {rank}"})
+
+    seen: list[dict[str, Any]] = []
+    result = train.run(
+        fit,
+        reduce={"loss": "mean", "samples": "sum"},
+        path=tmp_path,
+        callbacks=[lambda result, row: seen.append(row)],
+    )
+    rows = [{"step": step, "workers": 2, "loss": step + 0.5, "samples": 20, "name": "rank 0"} for step in range(3)]
+    assert result.history == seen == rows
+    assert result.metrics == {"loss": 2.5, "samples": 20, "name": "rank 0"}
+    assert train.run(fit, reduce="max", path=tmp_path).metrics["loss"] == 3.0
+
+
+def test_every_rank_has_its_share_of_the_cores_and_the_main_thread_without_an_event_loop(
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit() -> None:
+        import asyncio
+
+        async def answer() -> int:
+            return 42
+
+        assert threading.current_thread() is threading.main_thread()
+        train.report({"threads": os.environ["OMP_NUM_THREADS"], "answer": asyncio.run(answer())})
+        sys.exit()  # as programs for torchrun end that have done their work
+
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for workers in (1, 2):
+        threads = str(max(1, min(2, cores) // workers))
+        assert train.run(fit, workers=workers, path=tmp_path / str(workers)).metrics["threads"] == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert train.run(fit, workers=1, path=tmp_path / "set").metrics == {"threads": "1", "answer": 42}
+
+
+def test_a_step_that_is_older_than_the_checkpoint_is_refused(runtime: ModuleType, tmp_path: Path) -> None:
+    def fit() -> None:
+        train.report({}, checkpoint={}, step=3)
+
+    assert train.run(fit, workers=1, path=tmp_path).checkpoint is not None
+    with pytest.raises(ValueError, match=r"goes on from a checkpoint of step 3"):
+        train.run(fit, workers=1, path=tmp_path)
+    # Steps go on by themselves, also for a function that does not restore.
+    result = train.run(lambda: train.report({}), workers=1, path=tmp_path)
+    assert [row["step"] for row in result.history] == [3, 4]
+
+
+def test_workers_are_gone_when_the_first_cause_is_raised(runtime: ModuleType, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+
+    def fit() -> None:
+        (pids / str(os.getpid())).touch()
+        if train.context().rank == 0:
+            wait_for(lambda: len(list(pids.iterdir())) == 2, 20, "the other rank")
+            raise LookupError("the first cause")
+        threading.Event().wait()
+
+    with pytest.raises(LookupError, match="the first cause"):
+        train.run(fit, path=tmp_path)
+    for pid in pids.iterdir():
+        wait_for(lambda pid=pid: not Path("/proc", pid.name).exists(), 20, "the workers to be gone")
