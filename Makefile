@@ -16,6 +16,8 @@ help:
 	@echo "make bench                compare with other systems, each in an environment of its own"
 	@echo "make bench PEERS=ray      compare with the systems named"
 	@echo "make bench SUITE=rl       compare skate.rl with other libraries of reinforcement learning"
+	@echo "make bench SUITE=train    compare skate.train, skate.collective and trials with others"
+	@echo "make bench SUITE=train RESUME=bench/results/FILE.json   go on with a result; SMOKE=1: tiny sizes, one run"
 	@echo "make clean                remove $(VENV) and everything else that was generated"
 	@echo
 	@echo "PYTHON=/path/to/python3 chooses the interpreter (3.10 or later) that $(VENV) is made with."
@@ -40,7 +42,8 @@ compat: $(VENV)-compat/.ready
 	SKATE_COMPAT=1 $(VENV)-compat/bin/python -m pytest tests/compat $(ARGS)
 
 bench:
-	$(PYTHON) bench/$(if $(SUITE),$(SUITE)/)run.py $(if $(PEERS),--peers $(PEERS)) $(if $(ROWS),--rows $(ROWS))
+	$(PYTHON) bench/$(if $(SUITE),$(SUITE)/)run.py $(if $(PEERS),--peers $(PEERS)) $(if $(ROWS),--rows $(ROWS)) \
+	  $(if $(RESUME),--resume $(RESUME)) $(if $(SMOKE),--smoke)
 
 clean:
 	rm -rf $(VENV) $(VENV)-compat build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png

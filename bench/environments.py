@@ -22,6 +22,10 @@ REQUIREMENTS: dict[str, list[str]] = {
     "rllib": ["torch==2.13.*", "ray[rllib]", "box2d", "pygame", "mujoco", "imageio"],
     "mpi": ["torch==2.13.*", "--editable", f"{ROOT}[rl]", "mpi4py", "openmpi", "box2d", "pygame"],
     "envpool": ["envpool", "gymnasium", "numpy"],
+    # Of the suite `train`. torchrun comes with torch, so torch alone has the environment of Skate.
+    "train": ["torch==2.13.*", "--editable", f"{ROOT}[optuna,train]"],
+    "raytrain": ["torch==2.13.*", "ray[train,tune]", "optuna"],
+    "openmpi": ["mpi4py", "openmpi", "numpy"],
     "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],
 }
 

@@ -9,7 +9,6 @@ figure 14a are a model, and its legend says so.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,37 +16,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
-BLUE, GREEN, ORANGE, GREY = "#1f6fb4", "#3a9a5b", "#e07b2a", "#888888"
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-Cells = list[dict[str, Any]]
+from drawing import BLUE, GREEN, GREY, ORANGE, Cells, axes_of, read, save
 
 
 def main() -> None:
-    rows: dict[str, Cells] = {}
-    for path in map(Path, sys.argv[1:]):
-        cells = [cell for cell in json.loads(path.read_text())["cells"] if "failed" not in cell]
-        for name in dict.fromkeys(cell["row"] for cell in cells):
-            rows[name] = [cell for cell in cells if cell["row"] == name]
-    FIGURES.mkdir(parents=True, exist_ok=True)
+    rows = read(sys.argv[1:])
     algorithms = dict.fromkeys(name.split("_")[1] for name in rows if name.startswith("curve_"))
     for algorithm in algorithms:
         save(curves({name: rows[name] for name in rows if name.startswith(f"curve_{algorithm}_")}), f"rl-{algorithm}")
     for name, draw in (("table_4_cores", table_4), ("figure_14a", figure_14a), ("figure_14b", figure_14b)):
         if name in rows:
             save(draw(rows[name]), f"rl-{name.replace('_', '-')}")
-
-
-def save(figure: Figure, name: str) -> None:
-    figure.savefig(FIGURES / f"{name}.png", dpi=110)
-    print(f"docs/figures/{name}.png")
-
-
-def axes_of(figure: Figure, *place: int) -> Any:
-    axes = figure.add_subplot(*place)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    return axes
 
 
 def curves(rows: dict[str, Cells]) -> Figure:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from suite import Cell, Row
 
 #: stable-baselines3's zoo, hyperparams/ppo.yml; ours have the same meaning.
 ZOO_CARTPOLE = {"envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20,
@@ -28,44 +28,6 @@ OUR_CATCH = {"horizon": 32, "activation": "relu"}
 OUR_ACROBOT: dict[str, Any] = {}
 OUR_LUNAR: dict[str, Any] = {}
 OUR_PENDULUM: dict[str, Any] = {"gamma": 0.9, "minibatch": 64, "normalise": False, "entropy": 0.0}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A program of one peer with its arguments."""
-
-    program: str
-    row: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    environment: str = "rl"
-    runs: int = 100
-    #: How many cores of the machine it may use, and how many processes MPI starts.
-    cores: int = 2
-
-    def command(self, python: Path, folder: Path, arguments: dict[str, Any]) -> list[str]:
-        import json
-
-        words = [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
-        pinned = [] if self.cores == 2 else ["taskset", "-c", "0"]
-        mpi = ["mpiexec", "--allow-run-as-root", "-n", str(self.cores)] if self.program == "mpi_side" else []
-        return [*pinned, *mpi, str(python), str(folder / f"{self.program}.py"), self.row, *words]
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is measured, and what Skate's figure should be of each peer's."""
-
-    name: str
-    text: str
-    cells: dict[str, Cell]
-    figure: str = "steps_per_s"
-    aims: dict[str, float] = field(default_factory=dict)
-    runs: int = 3
-    seeds: bool = False
-    more_is_better: bool = True
-    limit: float | None = None
-    #: Other figures of Skate's cell: the least, or with a minus sign the most, that each should be.
-    own: dict[str, float] = field(default_factory=dict)
 
 
 def _rollout(

@@ -5,29 +5,18 @@ A program is called as `python <peer>.py ROW KEY=VALUE …` and prints one line 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind this folder, which has a `bare` and a `run` too
+
+from program import main  # noqa: F401
 
 STARTED = time.perf_counter()
 EVALUATE_EVERY = 5_000
 EPISODES = 20
-
-
-def main(rows: dict[str, Callable[..., dict[str, Any]]]) -> None:
-    """Run the row that the command line names, and print what it measured."""
-    arguments = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    figures = rows[sys.argv[1]](**{name: _value(text) for name, text in arguments.items()})
-    print(json.dumps(figures), flush=True)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 #: Environments of this folder, and the module and the name of what makes each.
@@ -37,7 +26,6 @@ OWN = {"humanoid": ("humanoid", "make"), "instant": ("instant", "Instant"), "cat
 def own(env: str) -> Any:
     """What makes an environment of ours."""
     import importlib
-    from pathlib import Path
 
     sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # Catch is one of the tests' environments
     module, name = OWN[env]
