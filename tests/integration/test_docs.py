@@ -17,6 +17,7 @@ PAGES = [
     "README.md",
     "docs/actors.md",
     "docs/cluster.md",
+    "docs/collective.md",
     "docs/coming-from-ray.md",
     "docs/failures.md",
     "docs/init.md",
@@ -24,6 +25,7 @@ PAGES = [
     "docs/placement.md",
     "docs/rl.md",
     "docs/tasks.md",
+    "docs/train-data.md",
     "docs/train.md",
     "docs/utilities.md",
 ]
@@ -47,11 +49,12 @@ def test_blocks_keep_their_lines_and_those_marked_are_left_out() -> None:
     assert program(page) == "\n\na = 1\n\n\n\n\n\n\n"
 
 
+@pytest.mark.timeout(120)  # some pages import torch several times
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run_as_one_program(page: str, tmp_path: Path) -> None:
     script = tmp_path / (Path(page).stem.lower() + "_page.py")
     script.write_text(program((ROOT / page).read_text()))
-    run_program(script)  # line numbers in its errors are those of the page
+    run_program(script, timeout_s=110)  # line numbers in its errors are those of the page
 
 
 def test_every_page_with_a_program_is_run() -> None:
