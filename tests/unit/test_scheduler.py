@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from skate._core.lease_events import (
     AskReclaim,
     AskRetire,
+    BundleCommitted,
+    BundleReleased,
     Command,
     DemandChanged,
     EnvironmentFailed,
@@ -27,13 +29,14 @@ from skate._core.lease_events import (
     StartWorker,
     TimePassed,
     WorkerBlocked,
+    WorkerKilled,
     WorkerReady,
     WorkerRetired,
     WorkerStays,
     WorkerUnblocked,
 )
 from skate._core.policy_turns import LATE_S, PATIENCE_S, QUANTUM_S
-from skate._core.resources import to_units
+from skate._core.resources import in_bundle, to_units
 from skate._core.scheduler import (
     ASK_AGAIN_S,
     ASK_GRACE_S,
@@ -462,6 +465,29 @@ def test_a_worker_that_retires_is_lent_to_nobody() -> None:
     assert node.tell(WorkerRetired(W1)) == []
     assert node.tell(LeaseReturned(A, 1)) == []
     assert node.demand(A) == [StartWorker(())]
+
+
+@pytest.mark.parametrize("is_returned_first", [False, True])
+def test_a_worker_that_was_killed_is_lent_to_nobody_while_it_ends(is_returned_first: bool) -> None:
+    node = Node({"CPU": 1}, workers=1)
+    node.demand(A)
+    events: list[Event] = [WorkerKilled(W1), LeaseReturned(A, 1)]
+    for event in reversed(events) if is_returned_first else events:
+        assert node.tell(event) == []
+    assert node.demand(B) == [StartWorker(())]
+
+
+def test_a_worker_that_ends_with_its_placement_group_is_lent_to_nobody_meanwhile() -> None:
+    """Its owner is done with it, and returns it at the same moment: as that of `PlacementGroup.ready` is."""
+    node = Node({"CPU": 2}, workers=1)
+    group = b"g" * 16
+    assert node.scheduler.pool.prepare(group, 0, to_units(CPU))
+    node.tell(BundleCommitted(group, 0))
+    node.demand(A, resources=in_bundle(CPU, group, 0))
+    (kill,) = node.tell(BundleReleased(group, 0))
+    assert isinstance(kill, KillWorker)
+    assert node.tell(LeaseReturned(A, 1)) == []
+    assert node.demand(B) == [StartWorker(())]
 
 
 def test_a_worker_that_does_not_answer_stays() -> None:

@@ -97,6 +97,12 @@ class WorkerRetired(Event, frozen=True):
     worker: bytes
 
 
+class WorkerKilled(Event, frozen=True):
+    """Its process is being killed. What it holds is free when it is dead; it gets no more."""
+
+    worker: bytes
+
+
 class WorkerStays(Event, frozen=True):
     """It was asked to leave and cannot: others hold objects that it owns."""
 

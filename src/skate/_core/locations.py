@@ -62,8 +62,8 @@ class Locations:
         """That process owns it: the node where it was made says so, and has all of it.
 
         This can be the first that is heard of the object, because a node that pulls does not always wait for an answer
-        before it asks the maker. So it counts as a copy: otherwise the owner of the copies that are heard of later would
-        stay unknown if the maker dies now.
+        before it asks the maker. So it counts as a copy. Otherwise the owner of the copies that are heard of later
+        would stay unknown if the maker dies now.
         """
         if not self.has_all(object, maker):
             self.stored(object, maker)

@@ -45,6 +45,7 @@ from skate._core.lease_events import (
     StartWorker,
     TimePassed,
     WorkerBlocked,
+    WorkerKilled,
     WorkerReady,
     WorkerRetired,
     WorkerStays,
@@ -97,8 +98,8 @@ class Trouble(msgspec.Struct):
 class Worker(msgspec.Struct):
     id: bytes
     env: Env
-    #: "idle", "leased", "asked" (to leave; no lease), "retiring" (leaves by itself, however long that takes: others
-    #: may hold what it owns).
+    #: "idle", "leased", "asked" (to leave; no lease), "retiring" (was killed, or leaves by itself, however long that
+    #: takes: others may hold what it owns).
     state: str
     #: When it came into this state, if that is "idle" or "asked".
     since: float
@@ -241,8 +242,7 @@ class Scheduler:
         for lease in self.lent.values():
             if lease.owner == process:
                 # What the worker does is of no use to anybody. Its resources are free when it is dead.
-                lease.asked_back_at = now
-                commands.append(KillWorker(lease.worker, "the process that it worked for died"))
+                self._kill(lease, "the process that it worked for died", now, commands)
 
     def _on_demand_changed(self, event: DemandChanged, now: float, commands: list[Command]) -> None:
         cls = (event.process, event.key)
@@ -350,9 +350,20 @@ class Scheduler:
             self._not_idle(worker)
         elif worker.lease is not None and worker.lease.dedicated:
             self._end_lease(worker.lease, now)  # what it was wanted for is over; only what it owns is still of use
-        worker.state = "retiring"
+        self._lend_no_more(worker)
         self.moved_at = now
-        self.shared.pop(event.worker, None)
+
+    def _on_worker_killed(self, event: WorkerKilled, now: float, commands: list[Command]) -> None:
+        worker = self.workers.get(event.worker)
+        if worker is not None:
+            if worker.state == "idle":
+                self._not_idle(worker)
+            self._lend_no_more(worker)
+
+    def _lend_no_more(self, worker: Worker) -> None:
+        """Its owner may still return it, but it is about to end."""
+        worker.state = "retiring"
+        self.shared.pop(worker.id, None)
 
     def _on_worker_stays(self, event: WorkerStays, now: float, commands: list[Command]) -> None:
         worker = self.workers.get(event.worker)
@@ -372,9 +383,13 @@ class Scheduler:
             if any(name.endswith(indexed) for name in lease.allocation.amounts) or (
                 is_last and group_of(lease.allocation.amounts) == event.group
             ):
-                lease.asked_back_at = now
-                commands.append(KillWorker(lease.worker, "the placement group that it was in was removed"))
+                self._kill(lease, "the placement group that it was in was removed", now, commands)
         self._look_at_feasibility()
+
+    def _kill(self, lease: Lease, reason: str, now: float, commands: list[Command]) -> None:
+        lease.asked_back_at = now
+        self._lend_no_more(self.workers[lease.worker])
+        commands.append(KillWorker(lease.worker, reason))
 
     def _look_at_feasibility(self) -> None:
         """What the node has in all has changed."""
@@ -672,6 +687,7 @@ HANDLERS: dict[type[Event], Callable[[Scheduler, Any, float, list[Command]], Non
     WorkerBlocked: Scheduler._on_worker_blocked,
     WorkerUnblocked: Scheduler._on_worker_unblocked,
     WorkerRetired: Scheduler._on_worker_retired,
+    WorkerKilled: Scheduler._on_worker_killed,
     WorkerStays: Scheduler._on_worker_stays,
     BundleCommitted: Scheduler._on_bundle_committed,
     BundleReleased: Scheduler._on_bundle_released,

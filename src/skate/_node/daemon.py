@@ -546,6 +546,9 @@ class Daemon:
         del self.processes[process.id]
         del self.pids[process.id]
 
+    def on_worker_killed(self, worker: PooledWorker) -> None:
+        self.post(leases.WorkerKilled(worker.process_id))
+
     def on_start_failed(self, env: leases.Env, reason: str) -> None:
         self.post(leases.StartFailed(env, reason))
 

@@ -81,6 +81,9 @@ class PoolOwner(Protocol):
     def on_worker_exited(self, worker: PooledWorker) -> None:
         """It is dead: take leave of it, close its channel and pipes."""
 
+    def on_worker_killed(self, worker: PooledWorker) -> None:
+        """It is ordered to end, and has not ended yet."""
+
     def on_start_failed(self, env: Env, reason: str) -> None:
         """A worker could not be created."""
 
@@ -340,6 +343,7 @@ class WorkerPool:
         worker.kill_reason = worker.kill_reason or reason
         if worker.pid:
             zygote.kill_group(worker.pid)
+            self._owner.on_worker_killed(worker)
 
     def _bury(self, process: ZygoteProcess, worker: PooledWorker, exit_code: int) -> None:
         worker.exit_code = exit_code
