@@ -68,6 +68,17 @@ def test_the_death_of_a_rank_is_an_error_in_the_others_that_names_it(
     assert in_all(ranks[:2], once) == [2, 2]
 
 
+def test_an_actor_that_has_ended_is_dead_though_its_process_stays(runtime: ModuleType) -> None:
+    """The process stays because others hold what it owns: the actor that a group meets in is often of that kind."""
+    ranks = make_group(2)
+    (kept,) = value_of(ranks[1].do.remote(lambda: [skate.put(7)]))
+    waiting = ranks[0].do.remote(for_ever)
+    ranks[1].do.remote(end_of_the_actor)
+    with pytest.raises(RankDiedError, match="rank 1"):
+        value_of(waiting)
+    assert value_of(kept) == 7
+
+
 def test_a_child_of_a_dead_rank_does_not_hide_its_death(runtime: ModuleType, tmp_path: Path) -> None:
     """A forked child has the rank's end of its socket pair, so that end is not closed by the rank's death."""
 

@@ -50,16 +50,20 @@ def test_the_death_of_any_rank_is_an_error_on_all_nodes_that_names_it(nodes: Non
         while True:
             collective.allreduce(np.zeros(10), "g")
 
-    for victim in (1, 2, 3):
+    for victim, by_kill in ((1, True), (2, True), (3, True), (3, False)):
         ranks = ranks_on("first", "first", "second", "second")
         pids = join(ranks)
+        kept = value_of(ranks[victim].do.remote(lambda: [skate.put(7)]))  # so the process outlives the actor
         refs = [each.do.remote(for_ever) for at, each in enumerate(ranks) if at != victim]
-        os.kill(pids[victim], signal.SIGKILL)
+        if by_kill:
+            os.kill(pids[victim], signal.SIGKILL)
+        else:
+            ranks[victim].do.remote(skate.actor.exit_actor)
         for ref in refs:
             with pytest.raises(RankDiedError, match=rf"rank {victim} \(.*pid {pids[victim]} ") as caught:
                 value_of(ref)
             assert caught.value.rank == victim
-        del refs, ref, caught
+        del refs, ref, caught, kept
         value_of([each.leave.remote() for at, each in enumerate(ranks) if at != victim])
 
 

@@ -93,5 +93,6 @@ class Between(Protocol):
     def abort(self, error: CollectiveError) -> None:
         """Tell all other nodes that the group is broken: operations and `check` raise this error there."""
 
-    def close(self) -> None:
-        """Free everything. Other ranks that still call operations with this one get RankLeftError."""
+    def close(self, *, as_dead: bool = False) -> None:
+        """Free everything. Other ranks that still call operations with this one get RankLeftError, or, if it closes as
+        if its process had died, RankDiedError."""

@@ -250,12 +250,12 @@ class Board:
         for rank in self.others:
             self.wait(rank, READY, 1)
 
-    def close(self) -> None:
-        """Leave: free the memory and the descriptors. The others see that this rank has left."""
+    def close(self, *, as_dead: bool = False) -> None:
+        """Free the memory and the descriptors. The others see that this rank has left, or take it for dead."""
         if self.closed:
             return
         self.closed = True
-        if self._own[STATE] == State.ALIVE:
+        if self._own[STATE] == State.ALIVE and not as_dead:
             self._own[STATE] = State.LEFT
         for view in self._words:
             view.release()
@@ -304,7 +304,7 @@ class Board:
         member = self.members[rank]
         if self._words[rank][STATE] == State.LEFT:
             return RankLeftError(compose(f"{member} has left the group.", why="it called destroy_collective_group()"))
-        return RankDiedError.of(member, "its process ended")
+        return RankDiedError.of(member, "its process or its actor has ended")
 
 
 class Offer:

@@ -5,6 +5,7 @@ They are those of `ray.util.collective`, with the same arguments, and alltoall, 
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -100,6 +101,16 @@ def destroy_collective_group(group_name: str = "default") -> None:
     if group is not None:
         group.close()
     _declared.pop(group_name, None)
+
+
+def _die() -> None:
+    """The program, or the actor, ends without having left its groups."""
+    _declared.clear()
+    for group in list(_groups.values()):
+        group.die()
+
+
+atexit.register(_die)
 
 
 def is_group_initialized(group_name: str = "default") -> bool:

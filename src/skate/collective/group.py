@@ -176,15 +176,32 @@ class Group:
                 skate.get(self._meeting.leave.remote(self._round), timeout=5)
             self._meeting = None
 
-    def _end(self, error: CollectiveError | None) -> None:
+    def die(self) -> None:
+        """Have the other ranks take this one for dead: its actor, or its program, is about to end.
+
+        The process may stay for what others need of it, and then the kernel does not tell them.
+        """
+        if os.getpid() != self._me.pid:  # a child that was forked from the rank: the rank lives on
+            return
+        if not self._lock.acquire(blocking=False):  # a thread waits in an operation
+            self._tell(RankDiedError.of(self._me, "its actor has ended"))
+            return
+        try:
+            if self._board is not None and not self._board.closed:
+                self._end(None, as_dead=True)
+            self._meeting = None
+        finally:
+            self._lock.release()
+
+    def _end(self, error: CollectiveError | None, *, as_dead: bool = False) -> None:
         """Free everything; with an error, tell the other ranks first."""
         assert self._board is not None
         if error is not None:
             self._tell(error)
         self._local.close()
-        self._board.close()
+        self._board.close(as_dead=as_dead)
         if self._between is not None:
-            self._between.close()
+            self._between.close(as_dead=as_dead)
 
     def _tell(self, error: CollectiveError) -> None:
         assert self._board is not None

@@ -314,12 +314,13 @@ class Remote:
         """Tell the ranks of other nodes that the group is broken."""
         self._say(BROKEN + error.pack()[: REASON_BYTES_MAX - 1])
 
-    def close(self) -> None:
-        """Leave: the others hear it when they next wait for this rank."""
+    def close(self, *, as_dead: bool = False) -> None:
+        """The others hear that this rank has left, or take it for dead, when they next wait for it."""
         if self.closed:
             return
         self.closed = True
-        self._say(LEFT)
+        if not as_dead:
+            self._say(LEFT)
         for sock in (*self._life.values(), *self._spare, *self._to.values(), *self._from.values()):
             sock.close()
         self._listener.close()
