@@ -41,7 +41,7 @@ MUTE = RankLook(False, process="process 3, stopped by a signal (SIGSTOP)")
 class Trial:
     """A supervisor with a clock that stands still unless a test moves it."""
 
-    def __init__(self, workers: int, failures: int = 0, stall_after: float | None = None) -> None:
+    def __init__(self, workers: int, failures: int | None = 0, stall_after: float | None = None) -> None:
         self.supervisor = Supervisor(failures, stall_after)
         self.now = 100.0
         self.workers = workers
@@ -66,6 +66,14 @@ def test_a_checkpoint_is_committed_when_the_last_rank_has_reported_it() -> None:
     assert trial.handle(Reported(1, 3, True)) == [Commit(3)]
     assert trial.handle(Finished(0)) == []
     assert trial.handle(Finished(1)) == [Finish({4: (0,)})]
+
+
+def test_without_a_limit_the_workers_start_again_after_every_failure() -> None:
+    trial = Trial(1, failures=None)
+    error = ValueError("no luck")
+    for _ in range(3):
+        assert trial.handle(Failed(0, error)) == [Restart(0, error, None)]
+        trial.supervisor.begin(1, trial.now)
 
 
 def test_a_folder_of_one_rank_is_committed_when_all_ranks_have_reported_that_step() -> None:

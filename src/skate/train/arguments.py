@@ -17,7 +17,7 @@ class Options:
 
     least: int
     most: int
-    failures: int
+    failures: int | None
     resources: dict[str, float]
     keep: int | None
     stall_after: float | None
@@ -41,10 +41,10 @@ def checked_options(
         raise TypeError(f"train.run(fit={fit!r}): it takes a function, which every worker calls.")
     least, most = checked_workers(workers)
     for name, value, lowest in (("failures", failures, 0), ("keep", keep, 1)):
-        if name == "keep" and value is None:
+        if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-            raise ValueError(f"train.run({name}={value!r}): it may be a whole number from {lowest} on.")
+            raise ValueError(f"train.run({name}={value!r}): it may be a whole number from {lowest} on, or None.")
     if stall_after is not None and not (_is_number(stall_after) and stall_after > 0):
         raise ValueError(f"train.run(stall_after={stall_after!r}): it may be a number of seconds, or None.")
     if not all(callable(callback) for callback in callbacks):

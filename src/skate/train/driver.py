@@ -41,7 +41,7 @@ def run(
     config: Any = None,
     *,
     workers: int | tuple[int, int] = 2,
-    failures: int = 0,
+    failures: int | None = 0,
     path: str | os.PathLike[str] | None = None,
     resources_per_worker: Mapping[str, float] | None = None,
     keep: int | None = 2,
@@ -59,7 +59,7 @@ def run(
     workers: how many; or a pair (least, most): as many as there is room for, fewer when a machine is lost, and more
     again, after a checkpoint, when there is room.
     failures: how often the workers are started again, from the last committed checkpoint, after one of them raised,
-    died or stalled. When no failure is left, the first cause is raised.
+    died or stalled. When no failure is left, the first cause is raised. None: without end.
     path: the folder of the run; one that has a checkpoint goes on from it. Workers on several machines need a folder
     that all of them see. Without it, a new folder below `runs`.
     resources_per_worker: {"CPU": 1} if it is not given. keep: how many checkpoints stay; None: all.
@@ -267,7 +267,8 @@ def _told(end: supervise.Restart, folder: Path) -> str:
     reason = str(error).strip().splitlines()[-1] if isinstance(error, exceptions.TaskError) else str(error)
     who = "a worker that was starting" if end.rank is None else f"rank {end.rank}"
     place = _place(folder)
-    return f"{who} failed: {reason}\nAll workers start again, after {place}; failures left: {end.failures_left}."
+    left = "" if end.failures_left is None else f"; failures left: {end.failures_left}"
+    return f"{who} failed: {reason}\nAll workers start again, after {place}{left}."
 
 
 def _note_where(end: supervise.GiveUp, workers: int, folder: Path) -> None:

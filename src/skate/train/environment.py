@@ -9,6 +9,7 @@ Invariant: the ranks of a machine follow each other, as torchrun has them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Seat:
     defaults: dict[str, str]
 
 
-def seats(places: Sequence[Place], *, run_id: str, failed: int = 0, failures: int = 0) -> list[Seat]:
+def seats(places: Sequence[Place], *, run_id: str, failed: int = 0, failures: int | None = 0) -> list[Seat]:
     """Give every worker a rank. `failed` of the `failures` that the run may survive have happened."""
     nodes = list(dict.fromkeys(place.node for place in places))
     order = sorted(range(len(places)), key=lambda index: nodes.index(places[index].node))
@@ -73,7 +74,7 @@ def seats(places: Sequence[Place], *, run_id: str, failed: int = 0, failures: in
             "MASTER_PORT": first.port,
             "TORCHELASTIC_RUN_ID": run_id,
             "TORCHELASTIC_RESTART_COUNT": failed,
-            "TORCHELASTIC_MAX_RESTARTS": failures,
+            "TORCHELASTIC_MAX_RESTARTS": sys.maxsize if failures is None else failures,
             # Rank 0 serves torch's store; with torchrun its agent may.
             "TORCHELASTIC_USE_AGENT_STORE": False,
         }

@@ -146,7 +146,7 @@ class Group:
         *,
         run_id: str,
         failed: int,
-        failures: int,
+        failures: int | None,
         stall_after: float | None,
         fit: tuple[Any, Any, bool],
     ) -> None:

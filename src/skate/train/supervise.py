@@ -115,7 +115,7 @@ class Grow:
 class Restart:
     rank: int | None
     error: BaseException
-    failures_left: int
+    failures_left: int | None
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ Command = Commit | Look | Grow | Restart | GiveUp | Finish
 class Supervisor:
     """The state of a training, as far as decisions need it. `begin` begins an attempt."""
 
-    def __init__(self, failures: int, stall_after: float | None = None) -> None:
+    def __init__(self, failures: int | None, stall_after: float | None = None) -> None:
         self._failures_left, self._stall_after = failures, stall_after
         self.begin(0, 0.0)
 
@@ -229,7 +229,8 @@ class Supervisor:
     def _fail(self, cause: Failed) -> Command:
         if self._failures_left == 0:
             return GiveUp(cause.rank, cause.error)
-        self._failures_left -= 1
+        if self._failures_left is not None:
+            self._failures_left -= 1
         return Restart(cause.rank, cause.error, self._failures_left)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import math
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -175,7 +174,7 @@ class TorchTrainer(_Config):
             result = run(
                 self._loop,
                 workers=scaling.num_workers,
-                failures=sys.maxsize if failures == -1 else failures,
+                failures=None if failures == -1 else failures,
                 path=where.folder(),
                 resources_per_worker=scaling.resources(),
                 keep=None if has_score else keep.num_to_keep,
