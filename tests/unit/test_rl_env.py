@@ -799,6 +799,20 @@ def test_what_is_no_number_is_an_error(what: str, as_vector: bool) -> None:
         lane.run(None, 60)
 
 
+@pytest.mark.parametrize(("reward", "said"), [(np.nan, "NaN"), (-np.inf, "infinite"), (1e308, "infinite")])
+def test_a_reward_that_is_no_number_has_no_score(reward: float, said: str) -> None:
+    class Odd(Scripted):
+        def step(self, action: Any) -> Any:
+            seen, _, *rest = super().step(action)
+            return seen, reward, *rest
+
+    numbers = itertools.count()
+    lane = Lane(lambda: Odd(next(numbers)), 0, 2, 0, 0, 1)
+    policy = Policy.create(Scripted.observation_space, Scripted.action_space)
+    with pytest.raises(EnvError, match=f"environment 0 of this lane gave a reward that is {said}"):
+        lane.play(policy, [1, 2], True)
+
+
 def test_a_vector_of_another_size_says_what_to_do() -> None:
     with pytest.raises(EnvError, match=r"made 3 environments and envs=2 were asked for.*num_envs"):
         Lane(lambda: ScriptedVector(3, AutoresetMode.NEXT_STEP), 0, 2, 0, 0, 1)

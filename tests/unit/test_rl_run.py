@@ -456,8 +456,8 @@ def test_files_of_a_run_can_be_read_by_those_who_may_read_others() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"learning_rate": -1.0}, "learning_rate is -1.0, and it must be above 0."),
-        ({"learning_rate": float("nan")}, "learning_rate is nan, and it must be finite and above 0."),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0, and it must be above 0 and at most 1000."),
+        ({"learning_rate": float("nan")}, "learning_rate is nan, and it must be finite and above 0 and at most 1000."),
         ({"minibatch": 1}, "minibatch is 1, and it must be at least 2."),
         ({"epochs": 0}, "epochs is 0, and it must be at least 1."),
         ({"gamma": 2.0}, "gamma is 2.0, and it must be at least 0 and at most 1."),
@@ -728,7 +728,7 @@ def test_options_of_a_resumed_run_are_its_own() -> None:
         ({"batch": True}, "Options.batch is True"),
         ({"batch": float("inf")}, "Options.batch is inf"),
         ({"normalise": 1}, "Options.normalise is 1, and it must be bool"),
-        ({"hidden": 64}, "Options.hidden is 64, and it must be int,…"),
+        ({"hidden": 64}, r"Options.hidden is 64, and it must be a tuple of int, such as \(64,\)"),
         ({"head": "c"}, "Options.head is 'c', and it must be a or b"),
         ({"clip": "x"}, "Options.clip is 'x', and it must be float or none"),
     ],

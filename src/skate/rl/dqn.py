@@ -67,7 +67,7 @@ class DQNOptions:
     round: int = setting(16, "gradient steps whose minibatches and targets are prepared together", least=1)
     minibatch: int = setting(128, "transitions in a gradient step", least=1)
     warm_up: int = setting(1_000, "transitions of random actions before the first gradient step", least=0)
-    learning_rate: float = setting(2e-3, "step size of Adam", above=0)
+    learning_rate: float = setting(2e-3, "step size of Adam", above=0, most=1_000)
     gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
     n_step: int = setting(3, "steps of a transition", least=1)
     target_every: int = setting(50, "gradient steps between two copies to the target network", least=1)

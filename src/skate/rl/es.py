@@ -55,7 +55,7 @@ class ESOptions:
 
     directions: int = setting(64, "directions in an iteration, with two episodes each", least=1)
     sigma: float = setting(0.1, "how far weights are moved along a direction", above=0)
-    learning_rate: float = setting(0.05, "step size of Adam", above=0)
+    learning_rate: float = setting(0.05, "step size of Adam", above=0, most=1_000)
     weight_decay: float = setting(0.0, "how strongly weights are pulled to zero", least=0)
     hidden: tuple[int, ...] = setting((32, 32), "sizes of the hidden layers", least=1)
     activation: Literal["tanh", "relu"] = setting("tanh", "tanh or relu")

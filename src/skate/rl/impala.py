@@ -49,7 +49,7 @@ class IMPALAOptions:
     unroll: int = setting(32, "steps of every environment in a block", least=1)
     ahead: int = setting(2, "blocks that each lane has to do; more lag, less waiting", least=1)
     blocks: int = setting(1, "blocks in a gradient step", least=1)
-    learning_rate: float = setting(1e-3, "step size of Adam at the beginning", above=0)
+    learning_rate: float = setting(1e-3, "step size of Adam at the beginning", above=0, most=1_000)
     anneal: bool = setting(True, "the step size falls linearly to zero at the last step")
     gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
     lam: float = setting(1.0, "weight of long returns in V-trace (lambda)", least=0, most=1)

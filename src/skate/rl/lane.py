@@ -96,7 +96,7 @@ class Lane:
 
     def play(self, policy: Policy, seeds: Sequence[int], greedy: bool) -> tuple[list[float], list[int]]:
         """Play one episode for each seed in environments of their own; returns and lengths of the episodes."""
-        with blamed(self._env, self._index):
+        with blamed(self._env, self._index), np.errstate(invalid="ignore", over="ignore"):
             players = self._make_players(min(len(seeds), PLAYERS_MAX), int(seeds[0]))
             returns, lengths = [], []
             for first in range(0, len(seeds), players.count):
@@ -314,7 +314,11 @@ def play(envs: Envs, policy: Policy, seeds: Sequence[int], greedy: bool) -> tupl
     while playing.any():
         noise = None if greedy else policy.noise(rngs, 1)[0]
         step = envs.step(policy.to_env(policy.choose(policy.outputs(observations), noise)))
-        returns += np.where(playing, step.rewards, 0.0)
+        paid = np.where(playing, step.rewards, 0.0)
+        if said := not_finite(paid):
+            odd = next(n for n in range(envs.count) if not_finite(paid[n : n + 1]))
+            raise wrong(envs.one(odd), "step", f"environment {odd} of this lane gave a reward that is {said}")
+        returns += paid
         lengths += playing
         playing &= ~(step.terminated | step.truncated)
         if playing.any() and lengths.max() >= EPISODE_STEPS_MAX:

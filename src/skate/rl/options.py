@@ -166,7 +166,11 @@ def check(name: str, hint: Any, value: Any) -> Any:
             return float(value)
         if kind in (bool, str) and isinstance(value, kind):
             return value
-    raise TypeError(f"{name} is {value!r}, and it must be {describe(hint)}.")
+    wanted = describe(hint)
+    for kind in alternatives(hint):
+        if get_origin(kind) is tuple:
+            wanted = f"a tuple of {describe(get_args(kind)[0])}, such as ({value!r},)"
+    raise TypeError(f"{name} is {value!r}, and it must be {wanted}.")
 
 
 def parse(name: str, hint: Any, text: str) -> Any:

@@ -51,7 +51,7 @@ class PPOOptions:
     ordered: bool = setting(True, "every environment gives the same number of steps; the run can be repeated")
     epochs: int = setting(8, "passes over the data of an iteration", least=1)
     minibatch: int = setting(128, "transitions in a gradient step", least=2)
-    learning_rate: float = setting(1e-3, "step size of Adam at the beginning", above=0)
+    learning_rate: float = setting(1e-3, "step size of Adam at the beginning", above=0, most=1_000)
     anneal: bool = setting(True, "step size and clipping fall linearly to zero at the last step")
     gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
     lam: float = setting(0.95, "weight of long returns in advantages (lambda)", least=0, most=1)

@@ -57,7 +57,7 @@ class SACOptions:
     round: int = setting(8, "gradient steps whose minibatches and targets are prepared together", least=1)
     minibatch: int = setting(256, "transitions in a gradient step", least=1)
     warm_up: int = setting(1_000, "transitions before the first gradient step", least=0)
-    learning_rate: float = setting(1e-3, "step size of Adam", above=0)
+    learning_rate: float = setting(1e-3, "step size of Adam", above=0, most=1_000)
     gamma: float = setting(0.99, "discount of rewards a step", least=0, most=1)
     tau: float = setting(0.005, "how far the critics for targets follow in a gradient step", above=0, most=1)
     entropy: float | None = setting(None, "entropy that the policy is kept at; none: minus the number of dimensions")
