@@ -8,7 +8,7 @@ from suite import Cell, Row, Want
 
 #: Of each network the batch of a worker, and the steps that are measured. With 64 samples a worker the network of
 #: 25 million parameters would compute for so long that its communication hardly showed.
-LOADS = {"resnet": [64, 60], "mlp": [16, 60]}
+LOADS = {"resnet": [64, 200], "mlp": [16, 60]}
 TINY_LOADS = {"resnet": [4, 2], "mlp": [2, 2]}
 DDP: dict[str, Any] = {"arguments": {"loads": LOADS}, "smoke": {"loads": TINY_LOADS}}
 

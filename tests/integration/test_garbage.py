@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 
 import skate
 from skate._worker import current
+from waiting import wait_for
 
 MB = 1 << 20
 STORE_BYTES = 64 * MB
@@ -132,3 +135,32 @@ def test_a_process_that_cannot_answer_holds_nobody_up(tmp_path: Path) -> None:
     go.set()
     assert spilled() > 0
     assert [int(skate.get(ref)[0]) for ref in refs] == list(range(12))
+
+
+@skate.remote(num_cpus=0)
+class Large:
+    """As many objects as a process has that has imported torch, and a reference that cycles could hold."""
+
+    def __init__(self, refs: list[skate.ObjectRef[bytes]]) -> None:
+        self.refs, self.objects = refs, [[number] for number in range(1_000_000)]
+        self.seconds = self.began = 0.0
+        gc.callbacks.append(self.note)
+
+    def note(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            self.seconds += time.monotonic() - self.began if phase == "stop" else 0.0
+            self.began = time.monotonic()
+
+    def collecting(self) -> float:
+        return self.seconds
+
+
+def test_collecting_takes_a_small_part_of_the_time_of_a_process_with_many_objects(runtime: ModuleType) -> None:
+    """It would collect several times a second between its calls, and nothing else runs meanwhile."""
+    large = Large.remote([skate.put(bytes(1_000_000))])
+    wait_for(lambda: skate.get(large.collecting.remote()) > 0, 10, "the first collection")
+    before, began = skate.get(large.collecting.remote()), time.monotonic()
+    while (elapsed := time.monotonic() - began) < 2.5:
+        seconds = skate.get(large.collecting.remote()) - before
+        time.sleep(0.05)
+    assert seconds < 0.15 * elapsed

@@ -15,7 +15,6 @@ The id of the running task stands in this process's slot of the arena, where the
 from __future__ import annotations
 
 import contextlib
-import gc
 import inspect
 import os
 import threading
@@ -46,6 +45,7 @@ from skate._worker.cancellation import Cancellation
 from skate._worker.context import CURRENT_CALL
 from skate._worker.cores import Cores
 from skate._worker.functions import LoadedFunctions
+from skate._worker.garbage import collect
 from skate._worker.leaving import exit_cleanly
 from skate._worker.loading import OutOfReach, load_arguments
 from skate._worker.output import end_as_a_program, flush_output, show_name
@@ -117,6 +117,8 @@ class Executor:
         #: A task ran since the last tick; a function was forgotten, which leaves cycles behind (its globals, a class).
         self._ran = False
         self._forgot = False
+        #: No collection before that time.
+        self._rest_until = 0.0
         self.handlers: dict[type, Callable[[Peer, Any], None]] = {
             m.Tasks: self._on_tasks,
             m.Define: self._on_define,
@@ -666,8 +668,9 @@ class Executor:
             self._events.send_old()
             if self._forgot or (self._ran and (self._runtime.table.borrows or self._runtime.store.pinned)):
                 # A task may have left references in cycles; nobody should have to wait for the collector's own pace.
-                gc.collect()
-                self._ran = self._forgot = False
+                if time.monotonic() >= self._rest_until:
+                    self._rest_until = collect()
+                    self._ran = self._forgot = False
                 return True  # what was dropped is to be seen to
             self._ran = False
         return self._current is not None or bool(self._queue.waiting) or bool(self._events.unsent)
