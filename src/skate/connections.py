@@ -115,7 +115,7 @@ class Listener:
     def accept(self, timeout: float | None = None) -> socket.socket:
         """Wait for the next connection; a socket that blocks. Raises TimeoutError if none came in time."""
         self._door.settimeout(timeout)
-        word, fds, _flags, _from = socket.recv_fds(self._door, 1, 1)
+        word, fds, _flags, _from = socket.recv_fds(self._door, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not fds:
             raise OSError(
                 "this process may open no more files.\n  next: raise the limit (ulimit -n)."

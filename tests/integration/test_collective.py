@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -174,3 +176,33 @@ def test_a_group_whose_ranks_were_dropped_leaves_its_name_to_the_next_one(runtim
     """Its meeting lives as long as any process has a handle, and the next ranks, which ask it, are three."""
     for world in (2, 3):
         assert in_all(make_group(world), collective.get_rank, "g") == list(range(world))
+
+
+def test_the_name_of_a_declared_group_is_free_again_when_it_was_destroyed(runtime: ModuleType) -> None:
+    for _ in range(5):
+        ranks = make_ranks(2)
+        collective.create_collective_group(ranks, 2, [0, 1], group_name="again")
+        in_all(ranks, lambda: collective.barrier("again"))
+        in_all(ranks, lambda: collective.destroy_collective_group("again"))
+        collective.destroy_collective_group("again")
+
+
+def test_gradients_are_averaged_over_a_group_that_the_driver_has_declared(runtime: ModuleType, tmp_path: Path) -> None:
+    def gradient(path: str) -> float:
+        import torch
+        import torch.distributed as dist
+
+        from skate.collective.ddp import GradientAverager
+
+        dist.init_process_group("gloo", init_method=f"file://{path}/{os.getpid()}", rank=0, world_size=1)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        averager = GradientAverager(model, "declared for gradients")
+        model(torch.ones(1, 1)).sum().backward()
+        averager.close()
+        dist.destroy_process_group()
+        return float(model.module.weight.grad.item())
+
+    ranks = make_ranks(2)
+    collective.create_collective_group(ranks, 2, [0, 1], group_name="declared for gradients")
+    assert in_all(ranks, gradient, str(tmp_path)) == [1, 1]
+    collective.destroy_collective_group("declared for gradients")

@@ -101,6 +101,45 @@ def test_a_child_of_a_dead_rank_does_not_hide_its_death(runtime: ModuleType, tmp
             os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
+def fork_for_a_minute() -> int:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    return child
+
+
+@pytest.mark.parametrize("end", ["leaves", "ends"])
+def test_a_child_of_a_rank_does_not_hide_that_it_leaves_or_ends(runtime: ModuleType, end: str) -> None:
+    ranks = make_group(2)
+    kept = value_of(ranks[1].do.remote(lambda: [skate.put(7)]))  # so the process outlives the actor
+    child = value_of(ranks[1].do.remote(fork_for_a_minute))
+    waiting = ranks[0].do.remote(for_ever)
+    try:
+        _end = ranks[1].leave.remote() if end == "leaves" else ranks[1].do.remote(end_of_the_actor)
+        with pytest.raises(RankLeftError if end == "leaves" else RankDiedError, match="rank 1"):
+            value_of(waiting)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        del kept
+
+
+def test_a_child_that_destroys_the_group_takes_nothing_from_the_rank(runtime: ModuleType) -> None:
+    def destroy_in_a_child() -> None:
+        if (child := os.fork()) == 0:
+            collective.destroy_collective_group("g")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    ranks = make_group(2)
+    value_of(ranks[1].do.remote(destroy_in_a_child))
+    assert in_all(ranks, once) == [2, 2]
+    waiting = ranks[0].do.remote(for_ever)
+    ranks[1].do.remote(kill_yourself)
+    with pytest.raises(RankDiedError, match="rank 1"):
+        value_of(waiting)
+
+
 def test_a_rank_that_leaves_is_an_error_for_those_who_go_on(runtime: ModuleType) -> None:
     ranks = make_group(3)
     in_all(ranks, once)

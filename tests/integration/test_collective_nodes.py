@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +15,8 @@ from collective_ranks import check_every_operation, in_all, in_each, join, make_
 import skate
 from skate import collective
 from skate.cluster_utils import Cluster
-from skate.collective import MismatchError, RankDiedError, ReduceOp
+from skate.collective import CollectiveError, MismatchError, RankDiedError, RankLeftError, ReduceOp, board
+from skate.connections import Address
 from waiting import value_of
 
 
@@ -82,3 +85,81 @@ def test_different_calls_on_two_nodes_are_an_error_that_names_both(nodes: None) 
             value_of(ref)
         assert "allreduce(float64[3], SUM)" in str(caught.value)
         assert "allreduce(float64[4], SUM)" in str(caught.value)
+
+
+def test_messages_of_two_ranks_may_be_on_their_way_during_collective_operations(nodes: None) -> None:
+    def go() -> list[float]:
+        rank, one, sums = collective.get_rank("g"), np.full(100, 7.0, np.float32), np.ones(4, np.float32)
+        if rank == 0:
+            collective.send(one, 2, "g")
+        collective.barrier("g")
+        collective.allreduce(sums, "g")
+        got = np.zeros(100, np.float32)
+        if rank == 2:
+            collective.recv(got, 0, "g")
+        return [float(sums[0]), float(got[0])]
+
+    ranks = ranks_on("first", "second", "third")
+    join(ranks)
+    assert in_all(ranks, go) == [[3, 0], [3, 0], [3, 7]]
+
+
+def test_alltoall_may_write_to_the_arrays_that_it_reads_and_times_are_reduced_like_numbers(nodes: None) -> None:
+    def go() -> None:
+        rank = collective.get_rank("g")
+        parts = [np.full(2, 10.0 * rank + to) for to in range(3)]
+        collective.alltoall(parts, parts, "g")
+        assert [part[0] for part in parts] == [10.0 * source + rank for source in range(3)]
+        seconds = np.full(3, rank + 1, "m8[s]")
+        collective.allreduce(seconds, "g")
+        assert seconds.tolist() == np.full(3, 6, "m8[s]").tolist()
+
+    ranks = ranks_on("first", "second", "third")
+    join(ranks)
+    in_all(ranks, go)
+
+
+def allreduce_once() -> None:
+    collective.allreduce(np.ones(3), "g")
+
+
+def test_a_rank_that_leaves_before_anything_was_done_has_left_and_is_not_dead(nodes: None) -> None:
+    ranks = ranks_on("first", "second", "second")
+    join(ranks)
+    value_of(ranks[1].leave.remote())
+    with pytest.raises(RankLeftError, match="rank 1"):
+        value_of(ranks[0].do.remote(allreduce_once))
+
+
+def test_a_rank_that_does_not_get_into_the_group_is_named_on_other_nodes_too(nodes: None) -> None:
+    def fail_to_map() -> None:
+        def cut_off(self: board.Board, *arguments: object) -> None:
+            raise OSError(12, "no memory")
+
+        board.Board.__init__ = cut_off  # type: ignore[method-assign]
+
+    ranks = ranks_on("first", "second")
+    value_of(ranks[1].do.remote(fail_to_map))
+    joining = [each.join.remote(2, rank) for rank, each in enumerate(ranks)]
+    with pytest.raises(OSError, match="no memory"):
+        value_of(joining[1])
+    with pytest.raises(CollectiveError, match="rank 1"):
+        value_of(joining[0])
+        value_of(ranks[0].do.remote(allreduce_once))
+
+
+def test_a_rank_that_is_slow_to_say_hello_is_not_dead(nodes: None) -> None:
+    def be_slow() -> None:
+        connect = Address.connect
+
+        def slowly(self: Address, *arguments: float) -> socket.socket:
+            sock = connect(self, *arguments)
+            time.sleep(1.2)
+            return sock
+
+        Address.connect = slowly  # type: ignore[method-assign]
+
+    ranks = ranks_on("first", "second")
+    value_of(ranks[1].do.remote(be_slow))
+    join(ranks)
+    in_all(ranks, allreduce_once)

@@ -77,17 +77,17 @@ class Across:
         if to in self._near:
             self._local.send(self._near.index(to), header, data)
         else:
-            self._between.send(to, np.frombuffer(header, np.uint8))
-            self._between.send(to, data)
+            self._between.send(to, np.frombuffer(header, np.uint8), pair=True)
+            self._between.send(to, data, pair=True)
 
     def recv(self, source: int, header: bytes, into: Array) -> None:
         if source in self._near:
             self._local.recv(self._near.index(source), header, into)
             return
         theirs = np.empty(HEADER_BYTES, np.uint8)
-        self._between.recv(source, theirs)
+        self._between.recv(source, theirs, pair=True)
         self._compare(header, source, theirs)
-        self._between.recv(source, into)
+        self._between.recv(source, into, pair=True)
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -168,12 +168,12 @@ class Across:
 
     def _alltoall(self, header: bytes, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Leaders carry all that goes from one node to another in one exchange."""
-        near = self._near
+        near, size, count = self._near, sources[0].size, len(self._nodes)
+        far = [self._nodes[(self._at + step) % count] for step in range(1, count)]
+        leaving = [np.concatenate([sources[rank] for rank in to]) for to in far]  # targets may be the same arrays
         self._local.run("alltoall", header, [sources[rank] for rank in near], [targets[rank] for rank in near])
-        size, count = sources[0].size, len(self._nodes)
-        for step in range(1, count):
-            to, source = self._nodes[(self._at + step) % count], self._nodes[(self._at - step) % count]
-            going = np.concatenate([sources[rank] for rank in to])
+        for step, (to, going) in enumerate(zip(far, leaving, strict=True), 1):
+            source = self._nodes[(self._at - step) % count]
             outs = [np.empty_like(going) for _ in near] if self._leads else []
             self._local.run("gather", header, [going], outs)
             coming: list[Array] = []

@@ -1,12 +1,10 @@
 """What a group needs of the path between machines: the interface that `remote.py` has.
 
 A group whose ranks are all on one node does without it. Otherwise each rank makes one `Between` while the group is
-made, in two steps: a constructor makes what others reach the rank by (`contact`: any value that can be pickled, for
-example the handle of a mailbox actor). The group hands the contacts of all ranks to all ranks, and `connect` takes
-them.
+made, when the ranks have told each other how they are reached:
 
-    between = open_between(me, members, guard)     # remote.py; may take its time; no other rank has to be there yet
-    between.connect(contacts)                      # contacts[rank] is what that rank's `contact` was
+    between = Remote(me, members, listener, contacts, guard)     # contacts[rank] is the address of a rank's listener
+    between.connect()                                            # from then on the ends of the others are heard of
 
 A *leader* is the lowest rank of a node. A collective operation runs within each node first, then among leaders, then
 within each node again. Only leaders call `allreduce` and `exchange`. `send` and `recv` may be called by any two ranks
@@ -70,16 +68,18 @@ class Between(Protocol):
     method is called but `abort` and `close`.
     """
 
-    contact: Any
+    def connect(self) -> None:
+        """Begin to hear of the ends of the other ranks. Raises RankDiedError if one has ended already."""
 
-    def connect(self, contacts: Sequence[Any]) -> None:
-        """Take the contacts of all ranks, by rank. It may connect now or at first use."""
+    def send(self, to_rank: int, data: NDArray[Any], *, pair: bool = False) -> None:
+        """Send bytes to a rank. It may return before they were received.
 
-    def send(self, to_rank: int, data: NDArray[Any]) -> None:
-        """Send bytes to a rank. It may return before they were received."""
+        pair: over a stream that is for two ranks alone. Collective operations may be called between its `send` and its
+        `recv`.
+        """
 
-    def recv(self, from_rank: int, into: NDArray[Any]) -> None:
-        """Receive as many bytes as `into` has."""
+    def recv(self, from_rank: int, into: NDArray[Any], *, pair: bool = False) -> None:
+        """Receive as many bytes as `into` has, of those that were sent with the same `pair`."""
 
     def exchange(self, to_rank: int, data: NDArray[Any], from_rank: int, into: NDArray[Any]) -> None:
         """Send and receive at the same time: a ring in which every leader calls it does not deadlock."""

@@ -262,6 +262,8 @@ class Board:
         for each in self.maps:
             with contextlib.suppress(BufferError):  # an error's traceback holds an array; it goes with that
                 each.close()
+        with contextlib.suppress(OSError):  # a child that was forked may have it open, and hides the end of this number
+            self._bells[self.me].shutdown(socket.SHUT_RDWR)
         for bell in self._bells:
             bell.close()
         for fd in self._pidfds:

@@ -12,7 +12,7 @@ from typing import Any
 
 import skate
 from skate.collective.errors import compose
-from skate.collective.group import Group, meeting_of
+from skate.collective.group import Group, declare
 from skate.collective.meeting import actor_name
 from skate.collective.tensors import Flat, check_list, flat, reduction
 from skate.collective.types import Backend, ReduceOp
@@ -80,9 +80,8 @@ def create_collective_group(
             f"world_size={world_size} with {len(actors)} actors and ranks={list(ranks)}.\n"
             f"  next: pass one actor for each rank from 0 to {world_size - 1}."
         )
-    meeting = meeting_of(group_name)
     by_id = {actor._actor_id.hex(): rank for actor, rank in zip(actors, ranks, strict=True)}
-    refused = skate.get(meeting.declare.remote(world_size, by_id, gloo_timeout))
+    meeting, refused = declare(group_name, world_size, by_id, gloo_timeout)
     if refused:
         raise RuntimeError(
             compose(

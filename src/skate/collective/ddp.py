@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from skate.collective.calls import allreduce, get_collective_group_size
+from skate.collective.calls import allreduce, get_group_handle
 
 __all__ = ["GradientAverager"]
 
@@ -36,7 +36,7 @@ class GradientAverager:
 
     def __init__(self, model: Any, group_name: str = "default") -> None:
         self._group = group_name
-        self._ranks = get_collective_group_size(group_name)
+        self._ranks = get_group_handle(group_name).world
         self._buckets: queue.SimpleQueue[tuple[torch.Tensor, torch.futures.Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="skate-gradients", daemon=True)
         self._thread.start()

@@ -177,4 +177,4 @@ def flow(
 
 
 def _bytes_of(data: Any) -> memoryview:
-    return memoryview(data).cast("B") if data.size else memoryview(b"")
+    return memoryview(data.view(np.uint8)) if data.size else memoryview(b"")

@@ -13,16 +13,17 @@ from typing import Any
 import skate
 from skate.collective.across import Across
 from skate.collective.between import Between, Member
-from skate.collective.board import LOOK_S, Board, Offer
+from skate.collective.board import Board, Offer
 from skate.collective.errors import CollectiveError, CollectiveTimeoutError, RankDiedError, compose
 from skate.collective.layout import RANKS_MAX, Layout
 from skate.collective.local import Array, Local, make_header
 from skate.collective.meeting import Meeting, actor_name
-from skate.collective.remote import open_between
+from skate.collective.remote import Remote
 from skate.collective.tensors import Reduction
+from skate.connections import Listener
 from skate.exceptions import ActorError, DescriptorError, GetTimeoutError, ObjectLostError, SkateError
 
-__all__ = ["Group", "meeting_of"]
+__all__ = ["Group", "declare"]
 
 #: How long a rank waits for the end of an earlier group of the same name. Actors whose last handle is dropped take some
 #: milliseconds to end, seconds on a busy machine, and often the next ones are made at once.
@@ -49,21 +50,30 @@ class Group:
         self._between: Between | None = None
         self._across: Across | None = None
         self._board: Board | None = None
-        offer = Offer(Layout(world))
+        offer, listener = Offer(Layout(world)), None
         self._meeting: Any = None
         try:
-            self._meeting, self._round, self.members, offers = _join(name, world, _myself(rank), offer, join_timeout_s)
+            listener = Listener()  # those on other nodes can reach this rank from the moment in which it joins
+            self._meeting, self._round, self.members, offers = _join(
+                name, world, _myself(rank), offer, listener, join_timeout_s
+            )
             self._me = self.members[rank]
             self.node = [each for each in self.members if each.node_id == self._me.node_id]
             self._board = self._map(offers, offer)
             self._local = Local(self._board)
             self._board.wait_until_all_have_mapped()
             if len(self.node) < world:
-                self._connect(join_timeout_s)
+                contacts = [contact for _, contact in offers]
+                between = self._between = Remote(rank, self.members, listener, contacts, self._board.check)
+                between.connect()
+                self._board.look_abroad = between.check
+                self._across = Across(self._me, self.members, self._local, between)
         except BaseException as error:
             self._undo(error, offer)
             raise
         finally:
+            if listener is not None and self._across is None:
+                listener.close()
             offer.close()
         self._board.timeout_s = timeout_s
 
@@ -80,23 +90,6 @@ class Group:
         if self._meeting is not None:
             self._meeting.leave.remote(self._round)
             self._meeting = None
-
-    def _connect(self, timeout_s: float) -> None:
-        """Make the connections to ranks on other nodes, whose contacts come by way of the meeting."""
-        board = self._board
-        assert board is not None
-        between = self._between = open_between(self.rank, self.members, board.check)
-        answer = self._meeting.exchange.remote(self._round, self.rank, between.contact)
-        deadline = time.monotonic() + timeout_s
-        while not skate.wait([answer], timeout=LOOK_S)[0]:
-            board.check()
-            if time.monotonic() > deadline:
-                raise CollectiveTimeoutError(
-                    compose(f"ranks of group {self.name!r} joined and did not connect within {timeout_s:g} s.")
-                )
-        between.connect(skate.get(answer))
-        board.look_abroad = between.check
-        self._across = Across(self._me, self.members, self._local, between)
 
     def _map(self, offers: Sequence[Any], mine: Offer) -> Board:
         """Receive the descriptors of the other ranks of this node, and map their memory."""
@@ -168,6 +161,8 @@ class Group:
 
     def close(self) -> None:
         """Leave the group, and free what this process has of it."""
+        if os.getpid() != self._me.pid:  # a child that was forked from the rank: the rank goes on
+            return
         with self._lock:
             if self._board is None or self._board.closed:
                 return
@@ -250,7 +245,26 @@ class Group:
 # --- joining ----------------------------------------------------------------------------------------------------------
 
 
-def meeting_of(name: str) -> Any:
+def declare(name: str, world: int, ranks: dict[str, int], timeout_ms: int) -> tuple[Any, str]:
+    """Say which actors, by their ids, are a group. Returns the handle of its meeting, and why not, if so."""
+    deadline = time.monotonic() + NAME_IS_FREE_S
+    while True:
+        meeting: Any = None
+        try:
+            meeting = _meeting_of(name)
+            refused, may_change = skate.get(meeting.declare.remote(world, ranks, timeout_ms))
+        except ActorError:  # all ranks have just destroyed an earlier group of this name
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if not may_change or time.monotonic() > deadline:
+            return meeting, refused
+        meeting = None  # the actors of the earlier group may be ending
+        _wait_for_the_name(name, 0, deadline)
+
+
+def _meeting_of(name: str) -> Any:
     """The handle of the actor of a group, which is made if there is none."""
     actor = skate.remote(num_cpus=0)(Meeting)
     return actor.options(name=actor_name(name), get_if_exists=True).remote()
@@ -264,15 +278,17 @@ def _myself(rank: int) -> Member:
 
 
 def _join(
-    name: str, world: int, me: Member, offer: Offer, timeout_s: float
+    name: str, world: int, me: Member, offer: Offer, listener: Listener, timeout_s: float
 ) -> tuple[Any, int, list[Member], list[Any]]:
     given = skate.put((offer.memory, offer.bell))
     deadline = time.monotonic() + NAME_IS_FREE_S
     while True:
         meeting: Any = None
         try:
-            meeting = meeting_of(name)
-            refused, number, found = skate.get(meeting.join.remote(me, world, [given]), timeout=timeout_s)
+            meeting = _meeting_of(name)
+            refused, number, found = skate.get(
+                meeting.join.remote(me, world, [given, listener.address]), timeout=timeout_s
+            )
         except GetTimeoutError:
             raise _too_late(meeting, name, me, timeout_s) from None
         except KeyboardInterrupt:

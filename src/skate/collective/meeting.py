@@ -77,15 +77,15 @@ class Meeting:
         self._round = Round()
         self._offers: dict[int, Any] = {}
         self._waiting: dict[int, asyncio.Future[Joined]] = {}
-        self._values: dict[int, Any] = {}
-        self._all_values = asyncio.Event()
 
-    async def declare(self, world: int, ranks: dict[str, int], timeout_ms: int) -> str:
-        """Driver: these actors, by id, are the group. Returns why not, or nothing."""
-        if self._declared or (self._round.complete and not self._round.over):
-            return "a group of this name was declared before, or exists"
+    async def declare(self, world: int, ranks: dict[str, int], timeout_ms: int) -> tuple[str, bool]:
+        """Driver: these actors, by id, are the group. Returns why not, and whether that may change soon."""
+        if self._round.over:
+            self._begin()
+        elif self._declared or self._round.complete:
+            return "a group of this name was declared before, or exists", self._round.complete
         self._declared, self._world, self._timeout_ms = ranks, world, timeout_ms
-        return ""
+        return "", False
 
     async def declared(self, actor_id: str) -> tuple[int, int, int] | None:
         """Return the world size, the rank and the time limit that the driver declared for an actor."""
@@ -116,17 +116,6 @@ class Meeting:
             self._offers.clear()
         return await answer
 
-    async def exchange(self, number: int, rank: int, value: Any) -> list[Any]:
-        """Give a value, and return those of all ranks when they have given theirs."""
-        if number != self._number:
-            return []
-        values, here = self._values, self._all_values
-        values[rank] = value
-        if len(values) == self._round.world:
-            here.set()
-        await here.wait()
-        return [values[each] for each in sorted(values)]
-
     async def missing(self) -> list[int]:
         """The ranks that have not joined."""
         return self._round.missing()
@@ -151,4 +140,4 @@ class Meeting:
 
     def _begin(self) -> None:
         self._number += 1
-        self._round, self._values, self._all_values = Round(), {}, asyncio.Event()
+        self._round = Round()

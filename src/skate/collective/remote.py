@@ -6,6 +6,7 @@ Two kinds of connections, both made by the node daemons (`skate.connections`):
            rank leaves, or why the group is broken. An end without a word is the death of the rank.
     data   from one rank to another, made when the first data goes that way: bytes without any frame, because both sides
            know how many come next.
+    pair   the same for `send` and `recv` of the program, which may be called before and behind collective operations.
 
 The kernel ends the connections of a process that dies, so the ranks that wait for it see that at once. A node that
 falls silent (its cable is cut) ends no connection. So a rank that waits also looks whether the cluster has declared
@@ -30,13 +31,20 @@ from numpy.typing import NDArray
 
 import skate
 from skate.collective.between import Guard, Member, leaders
-from skate.collective.errors import CollectiveError, RankDiedError, RankLeftError, compose, unpack
+from skate.collective.errors import (
+    CollectiveError,
+    CollectiveTimeoutError,
+    RankDiedError,
+    RankLeftError,
+    compose,
+    unpack,
+)
 from skate.collective.flow import Combine, Ended, Incoming, Outgoing, flow
 from skate.collective.ring import Chunk, make_plan
 from skate.collective.types import ReduceOp
 from skate.connections import Address, Listener
 
-__all__ = ["Remote", "open_between"]
+__all__ = ["Remote"]
 
 Array = NDArray[Any]
 
@@ -46,7 +54,7 @@ CHUNK_BYTES = 256 << 10
 SMALL_BYTES = 16 << 10
 #: The first word on a connection: the kind, and the rank that speaks.
 HELLO = struct.Struct("<cxxxI")
-LIFE, DATA = b"L", b"D"
+LIFE, DATA, PAIR = b"L", b"D", b"P"
 #: The last word on a connection of the kind LIFE.
 LEFT, BROKEN = b"l", b"b"
 REASON_BYTES_MAX = 8000
@@ -55,6 +63,11 @@ LOOK_S = 0.25
 NODES_S = 0.5
 #: How long the last word of a rank may take after the end of its data.
 LAST_WORD_S = 1.0
+#: How long a rank whose node lives may be out of reach when a connection to it is made.
+REACHED_WITHIN_S = 10.0
+AGAIN_S = 0.1
+#: What a refusal says when there is nothing to wait for.
+GONE = ("has ended", "has stopped accepting", "not part of the cluster", "joined with skate://")
 
 COMBINE: dict[ReduceOp, Combine] = {
     ReduceOp.SUM: np.add,
@@ -64,58 +77,64 @@ COMBINE: dict[ReduceOp, Combine] = {
 }
 
 
-def open_between(me: int, members: Sequence[Member], guard: Guard) -> Remote:
-    """Make a rank reachable for those on other nodes; `connect` has to follow."""
-    return Remote(me, members, guard)
-
-
 class Remote:
     """One rank's connections to other nodes; see `Between` for the promises of each method."""
 
-    def __init__(self, me: int, members: Sequence[Member], guard: Guard) -> None:
+    def __init__(
+        self, me: int, members: Sequence[Member], listener: Listener, contacts: Sequence[Address], guard: Guard
+    ) -> None:
+        """Take this rank's listener and the addresses of the listeners of all ranks; `connect` has to follow."""
         self._members = {member.rank: member for member in members}
         self._me = self._members[me]
         self._guard = guard
         self._leaders = leaders(members)
-        self._listener = Listener()
-        self.contact: Address = self._listener.address
-        self._contacts: Sequence[Address] = ()
+        self._listener = listener
+        self._contacts = contacts
+        #: Connections that have been accepted and have not said yet whose they are.
+        self._strangers: list[socket.socket] = []
         self._life: dict[int, socket.socket] = {}
-        #: Two ranks may have called each other at the same time. Both use the call of the higher one, and the other
-        #: stays open, because its end would look like a death.
+        #: Two ranks call each other. A rank listens on one of the connections, says its last word on both, and keeps
+        #: both open, because the end of one would look like its death.
         self._spare: list[socket.socket] = []
-        self._to: dict[int, socket.socket] = {}
-        self._from: dict[int, socket.socket] = {}
+        #: Those that carry data, by their kind and the rank at the other end.
+        self._to: dict[tuple[bytes, int], socket.socket] = {}
+        self._from: dict[tuple[bytes, int], socket.socket] = {}
         #: What a rank said last, for those that said something.
         self._last_words: dict[int, tuple[bytes, bytes]] = {}
         self._ended: set[int] = set()
         self._looked_at_nodes = time.monotonic()
         self.closed = False
 
-    def connect(self, contacts: Sequence[Address]) -> None:
-        """Take the addresses of all ranks, and make the connections by which the others hear of this rank's end."""
-        self._contacts = contacts
+    def connect(self) -> None:
+        """Make the connections by which ranks on other nodes hear of each other's end.
+
+        Both ranks of a pair make one, so that neither can end unheard before the other has called it.
+        """
         is_leader = self._me.rank in self._leaders
         for rank, member in self._members.items():
-            # Of two ranks the one with the higher number connects.
-            if member.node_id != self._me.node_id and rank < self._me.rank and (is_leader or rank in self._leaders):
-                self._watch(rank)
+            if member.node_id != self._me.node_id and (is_leader or rank in self._leaders):
+                try:
+                    self._watch(rank)
+                except RankLeftError:  # so soon; it is an error for those that wait for it
+                    self._last_words[rank] = (LEFT, b"")
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    def send(self, to_rank: int, data: Array) -> None:
+    def send(self, to_rank: int, data: Array, *, pair: bool = False) -> None:
         """Send bytes to a rank; returns when the kernel has them."""
-        self._move({to_rank: data}, {})
+        kind = PAIR if pair else DATA
+        if data.size and (kind, to_rank) not in self._to:
+            self._watch_once(to_rank)
+        self._move({to_rank: data}, {}, kind)
 
-    def recv(self, from_rank: int, into: Array) -> None:
+    def recv(self, from_rank: int, into: Array, *, pair: bool = False) -> None:
         """Receive as many bytes as `into` has."""
+        kind = PAIR if pair else DATA
         if into.size:
-            if from_rank not in self._life and from_rank not in self._from:
-                self._accept()
-                if from_rank not in self._life and from_rank not in self._from:
-                    self._watch(from_rank)  # two ranks that are no leaders hear of each other's end only so
-            self._await_data_from(from_rank)
-        self._move({}, {from_rank: into})
+            if (kind, from_rank) not in self._from:
+                self._watch_once(from_rank)
+            self._await_data_from(from_rank, kind)
+        self._move({}, {from_rank: into}, kind)
 
     def exchange(self, to_rank: int, data: Array, from_rank: int, into: Array) -> None:
         """Send and receive at the same time."""
@@ -148,10 +167,12 @@ class Remote:
 
         self._flow([outgoing], [incoming], pace)
 
-    def _move(self, data: dict[int, Array], into: dict[int, Array]) -> None:
+    def _move(self, data: dict[int, Array], into: dict[int, Array], kind: bytes = DATA) -> None:
         """Send whole arrays to some ranks while others arrive."""
-        outs = [Outgoing(self._data_to(rank), each, _whole(each)) for rank, each in data.items() if each.size]
-        ins = [Incoming(self._await_data_from(rank), each, _whole(each)) for rank, each in into.items() if each.size]
+        outs = [Outgoing(self._data_to(rank, kind), each, _whole(each)) for rank, each in data.items() if each.size]
+        ins = [
+            Incoming(self._await_data_from(rank, kind), each, _whole(each)) for rank, each in into.items() if each.size
+        ]
         self._flow(outs, ins)
 
     def _flow(self, outs: list[Outgoing], ins: list[Incoming], pace: Any = lambda: None) -> None:
@@ -159,65 +180,96 @@ class Remote:
             flow(outs, ins, self._wait, pace)
         except Ended as end:
             rank = next(
-                rank for each in (self._to, self._from) for rank, sock in each.items() if sock.fileno() == end.fd
+                rank for each in (self._to, self._from) for (_, rank), sock in each.items() if sock.fileno() == end.fd
             )
             raise self._error_after_end(rank) from None
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _data_to(self, rank: int) -> socket.socket:
-        sock = self._to.get(rank)
+    def _data_to(self, rank: int, kind: bytes = DATA) -> socket.socket:
+        sock = self._to.get((kind, rank))
         if sock is None:
-            sock = self._to[rank] = self._call(rank, DATA)
+            sock = self._to[kind, rank] = self._call(rank, kind)
         return sock
 
-    def _await_data_from(self, rank: int) -> socket.socket:
+    def _await_data_from(self, rank: int, kind: bytes = DATA) -> socket.socket:
         """The connection over which a rank sends its data, when that rank has made it."""
-        while rank not in self._from:
+        while (kind, rank) not in self._from:
             self._accept()
-            if rank not in self._from:
+            if (kind, rank) not in self._from:
                 if self._has_left(rank):
                     raise self._left(rank)
                 self._wait([self._listener], [])
-        return self._from[rank]
+        return self._from[kind, rank]
 
     def _watch(self, rank: int) -> None:
         """Make the connection that ends with a rank."""
-        self._life[rank] = self._call(rank, LIFE)
+        sock = self._call(rank, LIFE)
+        if rank in self._life:
+            self._spare.append(sock)
+        else:
+            self._life[rank] = sock
+
+    def _watch_once(self, rank: int) -> None:
+        """Two ranks that are no leaders hear of each other's end only if they make the connection for it."""
+        if rank not in self._life and rank not in self._last_words:
+            self._accept()
+            if rank not in self._life:
+                self._watch(rank)
 
     def _call(self, rank: int, kind: bytes) -> socket.socket:
-        try:
-            sock = self._contacts[rank].connect()
-            sock.sendall(HELLO.pack(kind, self._me.rank))
-        except (OSError, TimeoutError) as error:
-            self.check()
-            raise self._died(rank, str(error).split("\n  why:  ")[-1].split("\n")[0]) from None
-        sock.setblocking(False)
-        return sock
+        deadline = time.monotonic() + REACHED_WITHIN_S
+        while True:
+            try:
+                sock = self._contacts[rank].connect()
+                sock.sendall(HELLO.pack(kind, self._me.rank))
+            except (OSError, TimeoutError) as error:
+                why = str(error).split("\n  why:  ")[-1].split("\n")[0]
+                self._guard()
+                self.check()
+                if self._has_left(rank) or "has closed it" in why:
+                    raise self._left(rank) from None
+                if "may open no more files" in why:
+                    raise CollectiveError(
+                        compose(f"{self._me} cannot connect to {self._members[rank]}.", why=why)
+                    ) from None
+                if any(words in why for words in GONE):
+                    raise self._died(rank, why) from None
+                if time.monotonic() > deadline:
+                    raise CollectiveTimeoutError(
+                        compose(f"{self._me} did not reach {self._members[rank]} in {REACHED_WITHIN_S:g} s.", why=why)
+                    ) from None
+                time.sleep(AGAIN_S)  # its node may be out of reach for a moment
+            else:
+                sock.setblocking(False)
+                return sock
 
     def _accept(self) -> None:
-        """Take the connections that other ranks have made meanwhile."""
+        """Take the connections that other ranks have made meanwhile, and hear whose they are."""
         while True:
             try:
                 sock = self._listener.accept(timeout=0)
             except (BlockingIOError, TimeoutError):
-                return
-            # Who connects says hello at once; if it has died instead, it is not missed here but on its other sockets.
-            sock.settimeout(LAST_WORD_S)
-            try:
-                kind, rank = HELLO.unpack(_exactly(sock, HELLO.size))
-            except (OSError, struct.error):
-                sock.close()
-                continue
+                break
             sock.setblocking(False)
-            if kind == DATA:
-                self._from[rank] = sock
-            elif rank in self._life and rank < self._me.rank:
-                self._spare.append(sock)
+            self._strangers.append(sock)
+        strangers, self._strangers = self._strangers, []
+        for sock in strangers:
+            if (hello := _peek(sock, HELLO.size)) is None:
+                self._strangers.append(sock)
+            elif len(hello) < HELLO.size:  # it has died, which is heard on its other connections
+                sock.close()
             else:
-                if rank in self._life:
-                    self._spare.append(self._life[rank])
-                self._life[rank] = sock
+                sock.recv(HELLO.size)
+                self._note(sock, *HELLO.unpack(hello))
+
+    def _note(self, sock: socket.socket, kind: bytes, rank: int) -> None:
+        if kind != LIFE:
+            self._from[kind, rank] = sock
+        elif rank not in self._life:
+            self._life[rank] = sock
+        else:
+            self._spare.append(sock)
 
     # --- waiting, and the end of others -------------------------------------------------------------------------------
 
@@ -232,6 +284,8 @@ class Remote:
         for rank, sock in self._life.items():
             if rank not in self._ended:
                 poll.register(sock.fileno(), select.POLLIN)
+        for stranger in self._strangers:
+            poll.register(stranger.fileno(), select.POLLIN)
         poll.register(self._listener.fileno(), select.POLLIN)
         while True:
             events = {fd for fd, _ in poll.poll(LOOK_S * 1000)}
@@ -295,7 +349,10 @@ class Remote:
 
     def _left(self, rank: int) -> RankLeftError:
         return RankLeftError(
-            compose(f"{self._members[rank]} has left the group.", why="it called destroy_collective_group()")
+            compose(
+                f"{self._members[rank]} has left the group.",
+                why="it called destroy_collective_group(), or could not join",
+            )
         )
 
     def _died(self, rank: int, why: str) -> RankDiedError:
@@ -321,7 +378,9 @@ class Remote:
         self.closed = True
         if not as_dead:
             self._say(LEFT)
-        for sock in (*self._life.values(), *self._spare, *self._to.values(), *self._from.values()):
+        for sock in (*self._life.values(), *self._spare, *self._to.values(), *self._from.values(), *self._strangers):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)  # a child that was forked may have it open, too
             sock.close()
         self._listener.close()
 
@@ -329,7 +388,7 @@ class Remote:
         """Say the last word on every connection of the kind LIFE. What was said before stays the last."""
         with contextlib.suppress(OSError):
             self._accept()
-        for sock in self._life.values():
+        for sock in (*self._life.values(), *self._spare, *self._strangers):
             with contextlib.suppress(OSError):
                 sock.send(word)
                 sock.shutdown(socket.SHUT_WR)
@@ -339,8 +398,12 @@ def _whole(data: Array) -> list[Chunk]:
     return [Chunk(0, data.size)]
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (part := sock.recv(size - len(data))):
-        data += part
-    return data
+def _peek(sock: socket.socket, size: int) -> bytes | None:
+    """The next bytes, which stay; None if they have not come, and too few if the connection has ended."""
+    try:
+        data = sock.recv(size, socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""
+    return data if len(data) == size or not data else None
