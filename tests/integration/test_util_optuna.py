@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from optuna.trial import TrialState
 
 import skate
 from programs import append, lines, run_program
+from skate.exceptions import WorkerCrashedError
+from skate.util._exchange import Exchange
 from skate.util.optuna import optimize
 from waiting import wait_for
 
@@ -149,6 +152,48 @@ def test_a_killed_worker_fails_its_trial_or_runs_it_again(tmp_path: Path, max_re
     assert states(study).count("COMPLETE") == 3 + max_retries
     tried = {line for line in lines(tmp_path / "log") if line.startswith("1 ")}
     assert len(tried) == 1  # the second attempt had the parameters of the first
+
+
+class KillsWhereItArrives:
+    """An objective whose process dies before it has a trial, as often as it is told."""
+
+    def __init__(self, path: Path, times: int) -> None:
+        self.path, self.times = path, times
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        append(self.path, "arrived")
+        if len(lines(self.path)) <= self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def __call__(self, trial: Any) -> float:
+        return float(trial.suggest_float("x", 0, 1))
+
+
+@pytest.mark.usefixtures("runtime")
+def test_workers_that_die_before_their_trial_has_begun_do_not_end_the_search(tmp_path: Path) -> None:
+    study = optuna.create_study()
+    optimize(study, KillsWhereItArrives(tmp_path / "log", 2), 4)
+    assert states(study) == ["COMPLETE"] * 4
+    with pytest.raises(WorkerCrashedError):
+        optimize(study, KillsWhereItArrives(tmp_path / "other", 10**6), 4)
+
+
+def test_the_answer_to_a_question_of_a_dead_attempt_is_not_given_to_the_next_one() -> None:
+    async def talk() -> bytes:
+        exchange = Exchange()
+        first = asyncio.create_task(exchange.ask(0, b"of the first attempt"))
+        ((number, _, _),) = await exchange.turn([])
+        second = asyncio.create_task(exchange.ask(0, b"of the second"))
+        await asyncio.sleep(0)
+        ((later, _, _),) = await exchange.turn([(number, b"stale")])
+        turn = asyncio.create_task(exchange.turn([(later, b"right")]))
+        answer = await second
+        turn.cancel()
+        first.cancel()
+        return answer
+
+    assert asyncio.run(talk()) == b"right"
 
 
 @pytest.mark.usefixtures("runtime")

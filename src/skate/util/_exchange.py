@@ -9,29 +9,44 @@ are bytes here, so the process of the actor imports nothing of what they are abo
 from __future__ import annotations
 
 import asyncio
+import itertools
+
+#: Its number, which the answer carries too, and who asks.
+Question = tuple[int, int, bytes]
 
 
 class Exchange:
     """An actor between the tasks that ask and the driver that answers. All runs on one event loop, without locks."""
 
     def __init__(self) -> None:
-        self._questions: list[tuple[int, bytes]] = []
-        #: By who asked. A task that is run again after its worker died replaces the question of its last attempt.
+        self._numbers = itertools.count()
+        self._questions: list[Question] = []
+        #: By the number of the question.
         self._asking: dict[int, asyncio.Future[bytes]] = {}
+        #: The question of each task. One that is run again after its worker died replaces that of its last attempt.
+        self._last: dict[int, int] = {}
         self._came = asyncio.Event()
 
     async def ask(self, who: int, question: bytes) -> bytes:
         """Task → driver: the answer, when the driver has given it."""
+        number = next(self._numbers)
+        self._asking.pop(self._last.get(who, -1), None)
+        self._last[who] = number
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._asking[who] = answer
-        self._questions.append((who, question))
+        self._asking[number] = answer
+        self._questions.append((number, who, question))
         self._came.set()
-        return await answer
+        try:
+            return await answer
+        finally:
+            if self._last.get(who) == number:
+                del self._last[who]
 
-    async def turn(self, answers: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Driver → tasks: hand out answers, then wait for questions and return all that have come."""
-        for who, answer in answers:
-            asking = self._asking.pop(who, None)
+    async def turn(self, answers: list[tuple[int, bytes]]) -> list[Question]:
+        """Driver → tasks: hand out answers, by the numbers of the questions; then wait for questions, and return all
+        that have come."""
+        for number, answer in answers:
+            asking = self._asking.pop(number, None)
             if asking is not None and not asking.done():
                 asking.set_result(answer)
         await self._came.wait()

@@ -32,7 +32,7 @@ from typing import Any
 
 import skate
 from skate import cloudpickle
-from skate.exceptions import SkateError, TaskError
+from skate.exceptions import NodeDiedError, OutOfMemoryError, SkateError, TaskError, WorkerCrashedError
 from skate.util._exchange import Exchange
 
 try:
@@ -51,6 +51,8 @@ Callback = Callable[[optuna.Study, FrozenTrial], None]
 
 #: How long objectives have for their `finally` blocks when a search ends early. Then their workers are ended.
 GRACE_S = 1.0
+#: After so many deaths of workers in a row, all before a trial has begun, the search gives up.
+DEATHS_MAX = 5
 
 #: Below Optuna's own logger, so that `optuna.logging.set_verbosity` counts here too.
 _logger = optuna.logging.get_logger("optuna.skate")
@@ -133,6 +135,8 @@ class _Loop:
         self._tasks: dict[Any, int] = {}  # from the reference of a task to its number
         self._trials: dict[int, optuna.Trial] = {}  # by the number of the task; of those that have begun
         self._asked_at: datetime | None = None
+        #: Workers that died before their trial had begun, in a row.
+        self._deaths = 0
 
     def run(self) -> None:
         # `study.stop()` works where this flag is set, and sets the other. Optuna has no public way to it.
@@ -151,7 +155,7 @@ class _Loop:
                 ready, _ = skate.wait([turn, *self._tasks], num_returns=1, timeout=self._patience())
                 for ref in ready:
                     if ref == turn:
-                        turn = exchange.turn.remote([self._answer(*asked) for asked in skate.get(turn)])
+                        turn = exchange.turn.remote([self._answer(*question) for question in skate.get(turn)])
                     else:
                         self._ended(ref)
         finally:
@@ -170,8 +174,8 @@ class _Loop:
         left = self._deadline - time.monotonic()
         return left if left > 0 else None if self._trials else 0
 
-    def _answer(self, number: int, question: bytes) -> tuple[int, bytes]:
-        """Do what an objective asks for. What that raises is raised in the objective."""
+    def _answer(self, asked: int, number: int, question: bytes) -> tuple[int, bytes]:
+        """Do what the objective of a task asks for. What that raises is raised in the objective."""
         kind, name, arguments, keywords = cloudpickle.loads(question)
         try:
             if kind == "begin":
@@ -181,9 +185,9 @@ class _Loop:
                 answer = getattr(trial if kind == "trial" else trial.study, name)
                 if arguments is not None:
                     answer = answer(*arguments, **keywords)
-            return number, cloudpickle.dumps((True, answer))
+            return asked, cloudpickle.dumps((True, answer))
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the objective
-            return number, cloudpickle.dumps((False, error))
+            return asked, cloudpickle.dumps((False, error))
 
     def _begin(self, number: int) -> tuple[int, int] | None:
         """The number and id of a trial for a task that runs now; None if the search has ended."""
@@ -208,9 +212,12 @@ class _Loop:
             state, error = TrialState.FAIL, failed
         if trial is None:
             del self._tasks[ref]
-            if error is not None:
+            self._deaths += 1
+            died = isinstance(error, (WorkerCrashedError, OutOfMemoryError, NodeDiedError))
+            if error is not None and not (died and self._deaths < DEATHS_MAX):
                 raise error  # its task never ran, and no other will: what it asks for is not there, for instance
             return
+        self._deaths = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about values that are no numbers: said below
             ended = self._study.tell(trial, values, state)
