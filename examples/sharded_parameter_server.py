@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import skate
+from skate.train import keep_memory
 
 CLASSES, SEED = 10, 1
 Tensors = list[torch.Tensor]
@@ -38,6 +39,7 @@ class Shard:
     """The weights of some layers."""
 
     def __init__(self, layers: torch.nn.Sequential, step: float) -> None:
+        keep_memory()
         self.layers, self.step = layers, step
         self.start()
 
@@ -57,6 +59,7 @@ class Worker:
     """A replica of the network, with data of its own."""
 
     def __init__(self, number: int, layers: list[torch.nn.Sequential], width: int, batch: int) -> None:
+        keep_memory()
         self.layers, self.batch = layers, batch
         self.random = torch.Generator().manual_seed(SEED + number)
         self.centres = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(SEED))
@@ -127,6 +130,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="samples per worker and round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=50, help="how many (default: %(default)s)")
     options = parser.parse_args()
+    if not 1 <= options.shards <= options.depth:
+        parser.error(f"--shards {options.shards}: it may be 1 to {options.depth}, the number of layers (--depth)")
     with skate.init(num_cpus=options.workers):
         layers = make_layers(options.width, options.depth, options.shards)
         shards = [skate.remote(Shard).remote(part, 0.05 / options.workers) for part in layers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import signal
 import sys
@@ -10,11 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import skate
 from skate import train
 from skate.train import group
+from skate.train.worker import own_gpus
 from waiting import wait_for
 
 
@@ -220,3 +224,76 @@ def test_workers_are_gone_when_the_first_cause_is_raised(runtime: ModuleType, tm
         train.run(fit, path=tmp_path)
     for pid in pids.iterdir():
         wait_for(lambda pid=pid: not Path("/proc", pid.name).exists(), 20, "the workers to be gone")
+
+
+def test_what_cannot_be_reported_is_a_failure_of_its_rank(runtime: ModuleType, tmp_path: Path) -> None:
+    """Its later reports and checkpoints would be lost silently."""
+
+    def fit() -> None:
+        for step in range(3):
+            train.report({"loss": (value for value in [1.0]) if step == 1 else 1.0})
+        threading.Event().wait(20)
+
+    with pytest.raises(skate.exceptions.SkateError, match="generator") as raised:
+        train.run(fit, workers=1, path=tmp_path)
+    assert raised.value.rank == 0
+
+
+def test_a_failure_is_told_although_the_program_has_folders_with_names_of_checkpoints(
+    runtime: ModuleType, tmp_path: Path
+) -> None:
+    def fit() -> None:
+        (train.context().path / "checkpoint-5").mkdir(exist_ok=True)
+        if not train.context().restarts:
+            raise ValueError("the cause")
+
+    result = train.run(fit, workers=1, failures=1, path=tmp_path)
+    assert isinstance(result.error, ValueError)
+    assert result.checkpoint is None
+
+
+def test_exit_handlers_of_the_program_run_when_it_has_finished(runtime: ModuleType, tmp_path: Path) -> None:
+    """As under torchrun: libraries flush there what they have."""
+
+    def fit() -> None:
+        atexit.register((tmp_path / f"flushed-{train.context().rank}").touch)
+
+    train.run(fit, path=tmp_path / "run")
+    assert sorted(path.name for path in tmp_path.glob("flushed-*")) == ["flushed-0", "flushed-1"]
+
+
+def test_metrics_by_class_keep_the_run_going(runtime: ModuleType, tmp_path: Path) -> None:
+    def fit() -> None:
+        train.report({"accuracy": {np.int64(0): 0.5, (1, 2): [0.25]}})
+
+    train.run(fit, workers=1, path=tmp_path)
+    row = json.loads((tmp_path / "history.jsonl").read_text())
+    assert row["accuracy"] == {"0": 0.5, "(1, 2)": [0.25]}
+
+
+def test_gpus_that_a_worker_was_not_given_are_not_its_own(
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit() -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"  # as a batch system sets it for all
+        train.report({"gpus": list(own_gpus())})
+
+    assert train.run(fit, workers=1, path=tmp_path).metrics["gpus"] == []
+
+
+def test_a_run_with_sharded_checkpoints_does_not_grow(runtime: ModuleType, tmp_path: Path) -> None:
+    """More ranks could not restore them."""
+    holder = skate.remote(num_cpus=1)(type("Holder", (), {})).remote()
+    skate.get(holder.__ray_ready__.remote())
+
+    def fit() -> None:
+        for _ in range(train.restore(), 6):
+            train.report({}, checkpoint={"own": 1}, sharded=True)
+
+    def let_go(result: train.Result, row: dict[str, Any]) -> None:
+        if row["step"] == 2:
+            skate.kill(holder)
+            wait_for(lambda: skate.available_resources().get("CPU", 0) >= 1, 10, "the place to be free")
+
+    result = train.run(fit, workers=(1, 2), path=tmp_path, callbacks=[let_go])
+    assert [attempt.workers for attempt in result.attempts] == [1]

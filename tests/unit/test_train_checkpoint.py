@@ -256,7 +256,53 @@ def test_a_checkpoint_of_files_has_those_of_every_rank(tmp_path: Path, enter: An
         sent = enter(rank, 2)
         session.report({"loss": 1.0}, checkpoints.Checkpoint.from_directory(own))
         assert sent == [(0, {"loss": 1.0}, supervise.Given.FOLDER)]
-    made = checkpoints.commit(tmp_path, 0, 2, keep=None, is_folder=True)
-    assert sorted(path.name for path in made.path.rglob("*.bin")) == ["0.bin", "1.bin"]
+    with pytest.raises(FileNotFoundError, match="rank 2 wrote to a folder"):  # maybe on another machine's disk
+        checkpoints.commit(tmp_path, 0, 3, keep=None, files_of={0, 2})
+    made = checkpoints.commit(tmp_path, 0, 2, keep=None, files_of={0, 1})
+    assert sorted(path.name for path in made.path.rglob("*") if path.is_file()) == ["0.bin", "1.bin", "checkpoint.json"]
     with pytest.raises(ValueError, match="which every checkpoint gets"):
         session.report({}, made)
+
+
+def test_folders_of_the_program_are_no_checkpoints_and_stay(tmp_path: Path, enter: Any) -> None:
+    """Hugging Face's Trainer gives its own folders such names."""
+    own = tmp_path / "checkpoint-1"
+    own.mkdir()
+    (own / "model.bin").write_text("weights")
+    assert checkpoints.latest(tmp_path) is None
+    enter()
+    for step in (2, 3):
+        session.report({}, checkpoint={}, step=step)
+        checkpoints.commit(tmp_path, step, 1, keep=1)
+    assert [path.name for path in checkpoints.committed_in(tmp_path)] == ["checkpoint-3"]
+    assert (own / "model.bin").exists()
+    (tmp_path / "checkpoint-4").mkdir()
+    session.report({}, checkpoint={}, step=4)
+    with pytest.raises(FileExistsError, match=r"a folder checkpoint-4 .*\n.*next: "):
+        checkpoints.commit(tmp_path, 4, 1, keep=1)
+
+
+def test_a_rank_reports_one_checkpoint_a_step(tmp_path: Path, enter: Any) -> None:
+    """The ranks are not in step with each other: two of one step would be mixed."""
+    enter(0, 2)
+    session.report({}, checkpoint={}, step=5)
+    session.report({}, step=5)
+    for step in (4, 5):
+        with pytest.raises(ValueError, match=rf"step={step}, .*checkpoint of step 5"):
+            session.report({}, checkpoint={}, step=step)
+
+
+def test_values_that_look_like_an_archive_are_read_as_they_were_written(tmp_path: Path) -> None:
+    code = f"""if True:
+        import io, pathlib, sys, zipfile
+        from skate.train import checkpoint, session
+        path, archive = pathlib.Path({str(tmp_path)!r}), io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as opened:
+            opened.writestr("w", b"1")
+        session.enter(session.Context(0, 1, 0, 1, 0, path, 0, None, print))
+        session.report({{}}, checkpoint={{"weights": archive.getvalue()}})
+        saved = checkpoint.commit(path, 0, 1, keep=1)
+        print(saved.load()["state"]["weights"] == archive.getvalue(), "torch" in sys.modules)
+    """
+    said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert said.splitlines()[-1] == "True False"

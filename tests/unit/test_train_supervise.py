@@ -81,7 +81,7 @@ def test_a_folder_of_one_rank_is_committed_when_all_ranks_have_reported_that_ste
     assert trial.handle(Reported(0, 0, Given.FOLDER)) == []
     assert trial.handle(Reported(1, 0, Given.FOLDER)) == []
     assert trial.handle(Reported(1, 1, Given.NOTHING)) == []
-    assert trial.handle(Reported(2, 0, Given.NOTHING)) == [Commit(0, is_folder=True)]
+    assert trial.handle(Reported(2, 0, Given.NOTHING)) == [Commit(0, frozenset({0, 1}))]
     assert trial.handle(Reported(0, 2, Given.FOLDER)) == []
     ends = [command for rank in range(3) for command in trial.handle(Finished(rank))]
     assert ends == [Finish({2: (0,)})]
@@ -100,14 +100,20 @@ def test_folders_of_any_rank_are_committed_once_and_in_order(data: st.DataObject
         what = Given.FOLDER if rank in givers[step] else Given.NOTHING
         commands += trial.handle(Reported(rank, step, what))
         left[rank] += 1
-    assert commands == [Commit(step, is_folder=True) for step in range(steps) if givers[step]]
+    assert commands == [Commit(step, frozenset(givers[step])) for step in range(steps) if givers[step]]
+
+
+def test_a_checkpoint_that_only_as_many_ranks_can_restore_says_so() -> None:
+    trial = Trial(2)
+    assert trial.handle(Reported(0, 0, Given.SHARD)) == []
+    assert trial.handle(Reported(1, 0, Given.SHARD)) == [Commit(0, is_sharded=True)]
 
 
 def test_a_part_that_completes_a_step_commits_the_folders_before_it_too() -> None:
     trial = Trial(2)
     assert trial.handle(Reported(0, 0, Given.FOLDER)) == []
     assert trial.handle(Reported(0, 1, Given.PART)) == []
-    assert trial.handle(Reported(1, 1, Given.PART)) == [Commit(0, is_folder=True), Commit(1)]
+    assert trial.handle(Reported(1, 1, Given.PART)) == [Commit(0, frozenset({0})), Commit(1)]
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 5))
@@ -269,6 +275,14 @@ def test_a_rank_that_reports_but_reaches_no_collective_is_found_by_the_silence_o
     progress.reported(1, 5.5)
     assert progress.silent(6.0) == {0}
     assert progress.blame({0: WAITS, 1: WORKS}, 6.0) == (1,)
+
+
+def test_a_rank_that_reports_and_does_not_answer_is_not_blamed_for_a_silent_one_elsewhere() -> None:
+    progress = Progress(2, 5.0, 0.0)
+    progress.reported(1, 1.0)
+    progress.reported(0, 9.0)
+    assert progress.blame({0: MUTE, 1: WORKS}, 9.5) == (1,)
+    assert progress.blame({0: MUTE, 1: WAITS}, 9.5) == (0,)
 
 
 @given(st.data())

@@ -42,6 +42,13 @@ def test_what_a_trainer_cannot_do_is_named() -> None:
         RunConfig(storage_path="s3://bucket").folder()
 
 
+def test_a_function_gets_its_config_if_it_can_take_one() -> None:
+    def with_default(config: Any = None) -> None: ...
+
+    for function, arguments in ((with_default, ({"lr": 1},)), (lambda config: None, ({"lr": 1},)), (lambda: None, ())):
+        assert TorchTrainer(function, train_loop_config={"lr": 1})._loop.arguments == arguments
+
+
 def test_resources_of_a_worker() -> None:
     assert ScalingConfig().resources() == {"CPU": 1}
     assert ScalingConfig(use_gpu=True).resources() == {"CPU": 1, "GPU": 1}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from skate.train.checkpoint import Checkpoint
     from skate.train.data import shard, stream
     from skate.train.driver import run
+    from skate.train.memory import keep_memory
     from skate.train.record import Attempt, Result
     from skate.train.session import context, report, restore
     from skate.train.stalls import StalledError
@@ -47,6 +48,7 @@ _HOMES = {
     "Result": "record",
     "StalledError": "stalls",
     "context": "session",
+    "keep_memory": "memory",
     "report": "session",
     "restore": "session",
     "run": "driver",
@@ -61,6 +63,7 @@ __all__ = [
     "Result",
     "StalledError",
     "context",
+    "keep_memory",
     "report",
     "restore",
     "run",

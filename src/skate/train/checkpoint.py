@@ -19,8 +19,7 @@ import re
 import shutil
 import sys
 import tempfile
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ from skate.util.files import sync, written_beside
 
 _ABOUT = "checkpoint.json"
 _COMMITTED = re.compile(r"checkpoint-(\d+)")
+#: What a file of torch begins with: it is an archive of the zip format.
+_OF_TORCH = b"PK\x03\x04"
 
 
 class Checkpoint:
@@ -52,10 +53,11 @@ class Checkpoint:
         """Read what a rank has written; `load()["state"]["model"]` is the state dict of the model."""
         file = self.path / f"rank-{rank}.pt"
         part: dict[str, Any]
-        if not zipfile.is_zipfile(file):  # of a program without torch
-            with file.open("rb") as opened:
+        with file.open("rb") as opened:
+            if opened.read(len(_OF_TORCH)) != _OF_TORCH:  # of a program without torch
+                opened.seek(0)
                 part = pickle.load(opened)
-            return part
+                return part
         import torch
 
         part = torch.load(file, map_location="cpu", weights_only=False)
@@ -96,42 +98,64 @@ def write_part(folder: Path, step: int, rank: int, state: dict[str, Any]) -> Non
             new.write_bytes(pickle.dumps(state))
 
 
-def write_files(folder: Path, step: int, given: Checkpoint) -> None:
-    """Copy the files of a rank beside those of the others."""
+def write_files(folder: Path, step: int, rank: int, given: Checkpoint) -> None:
+    """Copy the files of a rank beside those of the others; of two with the same name one stays, as a whole."""
     if (given.path / _ABOUT).exists():
         raise ValueError(
             f"report(checkpoint={given!r}): the folder has a file {_ABOUT}, which every checkpoint gets.\n"
             "  next: give the file another name, or copy a committed checkpoint with to_directory() first."
         )
     parts = folder / f".parts-{step}"
-    shutil.copytree(given.path, parts, dirs_exist_ok=True)
-    for parent, _, names in os.walk(parts):
-        for name in ("", *names):
-            sync(Path(parent, name))
+    shutil.copytree(given.path, parts, dirs_exist_ok=True, copy_function=_copy_beside)
+    for parent, _, _ in os.walk(parts):
+        sync(Path(parent))
+    _mark_of(parts, rank).touch()
 
 
-def commit(folder: Path, step: int, workers: int, keep: int | None, *, is_folder: bool = False) -> Checkpoint:
+def _copy_beside(source: str, target: str) -> None:
+    with written_beside(Path(target)) as new:
+        shutil.copy2(source, new)
+
+
+def _mark_of(parts: Path, rank: int) -> Path:
+    """The file that says that a rank has copied its files; it is gone when the checkpoint is committed."""
+    return parts / f".rank-{rank}-gave-files"
+
+
+def commit(folder: Path, step: int, workers: int, keep: int | None, files_of: Collection[int] = ()) -> Checkpoint:
     """Give the parts of all ranks the name of a checkpoint, and remove the oldest ones.
 
-    is_folder: the parts are files of the program, and not one of each rank.
+    files_of: the ranks that gave files of the program; then there is no part of each rank.
     """
     parts, committed = folder / f".parts-{step}", folder / f"checkpoint-{step}"
-    missing = [rank for rank in range(workers) if not (parts / f"rank-{rank}.pt").exists()]
-    if missing and not (is_folder and parts.exists()):
+    marks = [_mark_of(parts, rank) for rank in files_of]
+    if files_of:
+        missing = [rank for rank in sorted(files_of) if not _mark_of(parts, rank).exists()]
+    else:
+        missing = [rank for rank in range(workers) if not (parts / f"rank-{rank}.pt").exists()]
+    if missing:
         raise FileNotFoundError(
             f"the checkpoint of step {step} cannot be put together in {folder}.\n"
             f"  why:  {_ranks(missing)} wrote to a folder of that name, and it is not there for this process. Maybe "
             "they run on another machine, with a disk of its own.\n"
             "  next: give a path= in a folder that all machines of the cluster share."
         )
+    if committed.exists() and not (committed / _ABOUT).exists():
+        raise FileExistsError(
+            f"the checkpoint of step {step} cannot be put together in {folder}.\n"
+            f"  why:  there is a folder {committed.name} that train.report() has not written.\n"
+            "  next: have the training function write its own files to another folder."
+        )
+    for mark in marks:
+        mark.unlink()
     with written_beside(parts / _ABOUT) as new:
         new.write_text(json.dumps({"step": step, "workers": workers}) + "\n")
-    _remove(committed)
+    remove(committed)
     os.replace(parts, committed)
     sync(folder)
     if keep is not None:
         for old in committed_in(folder)[:-keep]:
-            _remove(old)
+            remove(old)
     return Checkpoint(committed)
 
 
@@ -139,7 +163,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
-def _remove(committed: Path) -> None:
+def remove(committed: Path) -> None:
     """Take its name from a checkpoint before its files, so that no part of one ever looks like a whole one."""
     old = committed.with_name(f".old-{committed.name}")
     shutil.rmtree(old, ignore_errors=True)
@@ -151,8 +175,12 @@ def _remove(committed: Path) -> None:
 
 
 def committed_in(folder: Path) -> list[Path]:
-    """The folders of committed checkpoints, oldest first."""
-    found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := _COMMITTED.fullmatch(path.name))}
+    """The folders of committed checkpoints, oldest first. Others with such names are those of the program."""
+    found = {
+        int(match[1]): path
+        for path in folder.glob("checkpoint-*")
+        if (match := _COMMITTED.fullmatch(path.name)) and (path / _ABOUT).exists()
+    }
     return [found[step] for step in sorted(found)]
 
 

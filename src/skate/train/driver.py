@@ -198,11 +198,14 @@ class _Training:
                 self._ended(item)
 
     def _read(self, stream: Any) -> None:
-        """Take the next report of a rank. A stream that breaks says nothing: its rank's `fit` does."""
+        """Take the next report of a rank. A stream that breaks with its rank says nothing: the rank's `fit` does."""
         rank = self._group.streams.pop(stream)
         try:
             step, metrics, given = skate.get(next(stream))
-        except (StopIteration, exceptions.SkateError):
+        except (StopIteration, exceptions.ActorError):
+            return
+        except exceptions.SkateError as error:  # what was reported cannot be sent
+            self._handle(supervise.Failed(rank, error))
             return
         self._group.streams[stream] = rank  # behind the others, so that one that reports all the time holds up none
         rows = self._recorder.reported(rank, step, metrics)
@@ -227,7 +230,7 @@ class _Training:
 
     def _read_what_is_on_its_way(self, within_s: float) -> None:
         """What ranks have reported before a failure counts: a checkpoint may be complete with it."""
-        end = time.monotonic() + within_s
+        end = time.monotonic() + max(within_s, REPORTS_WITHIN_S)
         while self._group.streams and self._end is None:
             ready = skate.wait(list(self._group.streams), num_returns=1, timeout=within_s / 4)[0]
             for stream in ready:
@@ -243,9 +246,9 @@ class _Training:
             if isinstance(command, supervise.Commit):
                 workers = result.attempts[-1].workers
                 result.checkpoint = checkpoints.commit(
-                    result.path, command.step, workers, options.keep, is_folder=command.is_folder
+                    result.path, command.step, workers, options.keep, command.files_of
                 )
-                if workers < options.most:
+                if workers < options.most and not command.is_sharded:
                     self._handle(supervise.HasRoom(self._group.could_grow_to(options.most)))
             elif isinstance(command, supervise.Look):
                 looks = self._group.look()

@@ -75,7 +75,16 @@ class History:
 
 
 def _line(row: Row) -> str:
-    return json.dumps(row, default=str) + "\n"
+    try:
+        return json.dumps(row, default=str) + "\n"
+    except TypeError:  # a key that JSON does not have, such as an integer of numpy
+        return json.dumps(_with_plain_keys(row), default=str) + "\n"
+
+
+def _with_plain_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _with_plain_keys(each) for key, each in value.items()}
+    return [_with_plain_keys(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def metrics_of(row: Row) -> dict[str, Any]:

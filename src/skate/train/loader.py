@@ -87,6 +87,8 @@ class Loader:
 def loader(dataset: Any, batch_size: int = 1, *, seed: int = 0, shuffle: bool = True, **options: Any) -> Loader:
     """Share a dataset out over the workers. `options` are those of torch's DataLoader.
 
+    An IterableDataset is read as it is, by every worker: give it `train.shard(…)` of what it reads.
+
     >>> loader = train.torch.loader(dataset, batch_size=64, seed=1, num_workers=2)
     """
     return Loader(dataset, batch_size, seed, shuffle, options)

@@ -29,8 +29,9 @@ class Context:
     checkpoint: checkpoints.Checkpoint | None
     #: Takes a report to the driver, without waiting for it.
     send: Callable[[Any], None]
-    #: The last step that was reported.
+    #: The last step that was reported, and the last one with a checkpoint in this attempt.
     step: int = -1
+    saved_step: int = -1
     #: The GPUs of this worker, as torch numbers them.
     devices: tuple[int, ...] = ()
     #: What ends with the training function.
@@ -95,16 +96,25 @@ def report(
             "  why:  steps of a run only grow; this one would count as older than that checkpoint.\n"
             "  next: begin with the step that restore() returns, or train from the start in another path=."
         )
+    if checkpoint is not None and number <= here.saved_step:
+        raise ValueError(
+            f"report(step={number}, checkpoint=…): this rank has reported a checkpoint of step {here.saved_step}.\n"
+            "  why:  parts of two checkpoints of one step could not be told apart.\n"
+            "  next: give each checkpoint a larger step= than the one before; without step= the steps are counted."
+        )
     here.step = number
-    given = Given.NOTHING if checkpoint is None else Given.PART
+    given = Given.NOTHING
     if isinstance(checkpoint, checkpoints.Checkpoint):
         given = Given.FOLDER
-        checkpoints.write_files(here.path, number, checkpoint)
+        checkpoints.write_files(here.path, number, here.rank, checkpoint)
     elif checkpoint is not None:
+        given = Given.SHARD if sharded else Given.PART
         state: dict[str, Any] = {"random": _random_states(), "sharded": sharded}
         if sharded or here.rank == 0:
             state["state"] = {name: _state_of(value) for name, value in checkpoint.items()}
         checkpoints.write_part(here.path, number, here.rank, state)
+    if checkpoint is not None:
+        here.saved_step = number
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
     here.send((number, {"metrics": plain} if here.metrics_have_any_name else plain, given))
 

@@ -4,10 +4,10 @@ A rank is *silent* when it has reported nothing for `stall_after` seconds. One t
 0 alone does) is silent only when all the others are. When a rank is silent the driver looks where the main thread of
 every rank is, and `blame` says who holds up the others:
 
-    ranks that do not answer        stopped by a signal, or in native code that holds the interpreter lock
-    else silent ranks               that are not in a collective
-    else any ranks                  that are not in a collective: the silent ones wait for them
-    else all silent ranks           they are in collectives that do not match each other
+    silent ranks that do not answer   stopped by a signal, or in native code that holds the interpreter lock
+    else silent ranks                 that are not in a collective
+    else any ranks                    that do not answer, or are not in a collective: the silent ones wait for them
+    else all silent ranks             they are in collectives that do not match each other
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Progress:
             return ()
         mute = {rank for rank, look in seen.items() if not look.answered}
         elsewhere = {rank for rank, look in seen.items() if not look.waits}
-        return tuple(sorted(mute or (elsewhere & silent) or elsewhere or (silent & seen.keys())))
+        causes = (mute & silent, elsewhere & silent, mute, elsewhere, silent & seen.keys())
+        return tuple(sorted(next((ranks for ranks in causes if ranks), ())))
 
 
 def _named(ranks: tuple[int, ...]) -> str:

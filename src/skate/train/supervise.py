@@ -50,6 +50,8 @@ class Given(IntEnum):
     PART = 1
     #: Files that count when all ranks have reported that step, with files of their own or without.
     FOLDER = 2
+    #: Its own part, which only the same number of ranks can restore.
+    SHARD = 3
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,10 @@ class Looked:
 @dataclass(frozen=True)
 class Commit:
     step: int
-    #: Whether it has the files of the program, and not a part of each rank.
-    is_folder: bool = False
+    #: The ranks that gave files of the program; none if every rank gave its part.
+    files_of: frozenset[int] = frozenset()
+    #: Whether only as many ranks as there are now can go on from it.
+    is_sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,8 @@ class Supervisor:
         """The ranks of an attempt have begun to train."""
         self._workers = workers
         self._parts: dict[int, set[int]] = {}
-        #: Steps of which a rank has given a folder, and the last step that each rank has reported.
-        self._folders: set[int] = set()
+        #: Steps of which ranks have given a folder, and which; and the last step that each rank has reported.
+        self._folders: dict[int, frozenset[int]] = {}
         self._reached: dict[int, int] = {}
         self._finished: set[int] = set()
         #: Ranks that could not reach another one, in the order in which that was heard.
@@ -206,16 +210,15 @@ class Supervisor:
     def _reported(self, event: Reported) -> list[Command]:
         self._reached[event.rank] = max(event.step, self._reached.get(event.rank, 0))
         if event.given == Given.FOLDER:
-            self._folders.add(event.step)
+            self._folders[event.step] = self._folders.get(event.step, frozenset()) | {event.rank}
         complete = sorted(step for step in self._folders if len(self._past(step)) == self._workers)
-        self._folders.difference_update(complete)
-        commits: list[Command] = [Commit(step, is_folder=True) for step in complete]
-        if event.given == Given.PART:
+        commits: list[Command] = [Commit(step, self._folders.pop(step)) for step in complete]
+        if event.given in (Given.PART, Given.SHARD):
             ranks = self._parts.setdefault(event.step, set())
             ranks.add(event.rank)
             if len(ranks) == self._workers:
                 del self._parts[event.step]
-                commits.append(Commit(event.step))
+                commits.append(Commit(event.step, is_sharded=event.given == Given.SHARD))
         return commits
 
     def _past(self, step: int) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ def _check_communication(communication: str, hook: Any) -> None:
             'prepare(communication="skate", hook=…): a model has one communication hook.\n'
             "  next: leave one of them out."
         )
-    if communication == "skate" and torch.cuda.is_available():
+    if communication == "skate" and device().type == "cuda":
         raise ValueError(
             'prepare(communication="skate"): gradients on GPUs are averaged by nccl.\n'
             '  next: leave communication="torch", which is the default.'

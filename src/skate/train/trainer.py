@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -161,7 +160,7 @@ class TorchTrainer(_Config):
             raise ValueError(
                 f"TorchTrainer({function!r}): it may be a function of one argument, its config, or of none."
             )
-        arguments = (dict(self.train_loop_config or {}),) if takes else ()
+        arguments = (dict(self.train_loop_config or {}),) if _takes_one(function) else ()
         self._loop = _Loop(function, arguments, self.torch_config or TorchConfig())
 
     def fit(self) -> TrainerResult:
@@ -186,6 +185,15 @@ class TorchTrainer(_Config):
             ) from error
         metrics = result.metrics.get("metrics", {})
         return TrainerResult(result.path, metrics, result.history, result.checkpoint, result.error, result.attempts)
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with one argument, which may have a default."""
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        return False
+    return True
 
 
 @dataclass
@@ -226,7 +234,7 @@ class _KeepBest:
 
         for path in sorted(found, key=score)[: -config.num_to_keep]:
             if path != found[-1]:  # a restart goes on from the last one
-                shutil.rmtree(path)
+                checkpoints.remove(path)
 
 
 def _metrics_at(result: Result, step: int) -> dict[str, Any]:

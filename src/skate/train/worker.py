@@ -11,6 +11,7 @@ Idea: an actor with concurrency groups runs calls that name no group in its main
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -30,6 +31,7 @@ import skate
 from skate.train import checkpoint as checkpoints
 from skate.train import session
 from skate.train.environment import Place, Seat
+from skate.train.memory import keep_memory
 from skate.train.stalls import Look
 
 #: Where the innermost frame of a rank is that waits for others.
@@ -59,7 +61,7 @@ class Worker:
             address=skate.util.get_node_ip_address(),
             port=self._port.getsockname()[1],
             cores=len(os.sched_getaffinity(0)),
-            gpus=tuple(gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu),
+            gpus=own_gpus(),
             pid=os.getpid(),
         )
 
@@ -97,6 +99,7 @@ class Worker:
 
     def fit(self, function: Callable[..., Any], config: Any, takes_config: bool) -> None:
         """Run the training function, in the main thread."""
+        keep_memory()
         try:
             try:
                 function(config) if takes_config else function()
@@ -109,6 +112,9 @@ class Worker:
             distributed = sys.modules.get("torch.distributed")
             if distributed is not None and distributed.is_available() and distributed.is_initialized():
                 distributed.destroy_process_group()
+            # The process is killed when all ranks have finished. What libraries flush when a program ends is not lost.
+            with contextlib.suppress(Exception):  # Python prints what handlers raise
+                atexit._run_exitfuncs()
         finally:
             self._reports.put(None)
 
@@ -124,6 +130,13 @@ class Worker:
         frame = sys._current_frames()[threading.main_thread().ident or 0]
         stack = traceback.extract_stack(frame)
         return Look(True, _waits(frame), "".join(traceback.format_list(stack[-FRAMES_MAX:])))
+
+
+def own_gpus() -> tuple[str, ...]:
+    """The GPUs that this worker was given. The variable is the user's own where it was given none."""
+    if not skate.get_gpu_ids():
+        return ()
+    return tuple(gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu)
 
 
 def _kept_port() -> socket.socket:
