@@ -95,6 +95,13 @@ def test_a_run_follows_from_its_seed_wherever_the_replay_is_and_goes_on_where_it
     for name, weights in local.policy.weights.items():
         assert np.array_equal(weights, actor.policy.weights[name])
 
+    # Each lane explored at a rate of its own; what was trained does not, neither here nor after load.
+    assert local.policy.epsilon is None
+    seen, rng = np.zeros((5, 1), np.float32), np.random.default_rng(0)
+    assert np.array_equal(local.policy.act(seen, rng=rng), Policy.load(local.path).act(seen, rng=rng))
+    with pytest.raises(ValueError, match="capacity"):
+        dqn.train(probe("both"), 2_000, resume=str(actor.path), capacity=100, progress=False)
+
     gone_on = dqn.train(probe("both"), 2_000, resume=str(actor.path), progress=False)
     assert gone_on.options["replay"] == "actor"
     before, after = actor.history[-1], gone_on.history[len(actor.history)]

@@ -13,7 +13,7 @@ import pytest
 
 import skate
 from rl_probes import Catch, Numbered, NumberedVector, Probe, probe
-from skate.rl import es, lane
+from skate.rl import es, evaluate, lane
 from skate.rl.env import EnvError, make_envs
 from skate.rl.policy import Policy
 from skate.rl.run import Run
@@ -334,6 +334,23 @@ def test_a_task_that_keeps_dying_is_an_error_that_names_the_environment(
 
     with pytest.raises(EnvError, match=r"crashes: task play stopped because its worker died(.|\n)*no licence"):
         es.train(crashes, 64, path=str(tmp_path / "run"), **QUICK | {"tree": tree})
+
+
+def test_an_id_that_only_the_driver_has_registered_is_known_in_tasks(tmp_path: Path, runtime: Any) -> None:
+    gymnasium.register("HereAlone-v0", lambda: probe("both")(), max_episode_steps=3)
+    try:
+        assert es.train("HereAlone-v0", 100, path=str(tmp_path / "run"), directions=8, **QUICK).steps >= 100
+    finally:
+        del gymnasium.registry["HereAlone-v0"]
+
+
+def test_a_factory_of_vectors_of_one_size_will_do(tmp_path: Path, runtime: Any) -> None:
+    def three() -> Any:
+        return NumberedVector("SAME_STEP")(3)
+
+    run = es.train(three, 100, path=str(tmp_path / "run"), directions=8, **QUICK)
+    assert run.steps >= 100
+    assert len(evaluate(run.policy, three, episodes=4).returns) == 4
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, runtime: Any) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from rl_probes import TARGET, NumberedVector, check_numbered, probe
+from rl_probes import TARGET, NumberedVector, Probe, check_numbered, probe
 from skate.rl import sac
 from skate.rl.env import EnvError
 from skate.rl.files import read_tensors
@@ -64,6 +65,16 @@ def test_no_transition_in_the_replay_crosses_a_reset_also_when_a_run_goes_on(tmp
     assert after["updates"] >= before["updates"] + 64
     assert run.policy.version > first.policy.version
     assert run.reasons == [f"it was resumed at {first.steps} steps"]
+
+
+def test_one_action_without_axes(tmp_path: Path) -> None:
+    class Plain(Probe):
+        def __init__(self) -> None:
+            super().__init__("both", True)
+            self.action_space = spaces.Box(-1, 1, (), np.float32)
+
+    run = sac.train(Plain, 400, path=str(tmp_path / "run"), **QUICK)
+    assert run.history[-1]["updates"] > 0
 
 
 def test_discrete_actions_are_an_error_that_says_so(tmp_path: Path) -> None:

@@ -413,6 +413,33 @@ def test_an_id_that_only_the_driver_has_registered_is_known_in_lanes() -> None:
         del gymnasium.registry["OnlyHere-v0"]
 
 
+def test_the_session_of_simulators_ends_with_the_last_of_them() -> None:
+    first, second = Simulators(Numbered, lanes=1, envs=1), Simulators(Numbered, lanes=1, envs=1)
+    first.close()
+    assert second.sample(None, steps=3).steps == 3
+    second.close()
+    assert not skate.is_initialized()
+
+
+@runtime
+def test_what_was_interrupted_is_given_up() -> None:
+    """Ctrl-C may come while a lane describes its environments."""
+    with Simulators(Numbered, lanes=1, envs=1) as sims:
+        sims._call(0, "describe")
+        assert sims.sample(None, steps=3, ordered=False).steps >= 3
+
+
+@runtime
+def test_a_lane_that_was_started_again_does_first_what_came_first() -> None:
+    with Simulators(Numbered, lanes=1, envs=1) as sims:
+        stream = sims.stream(lambda: None, ahead=3, fragment=8)
+        os.kill(skate.get(sims._actors[0].__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+        blocks = [next(stream) for _ in range(4)]
+        assert sims.restarts == 1
+        episodes = np.concatenate([block.observations[:, 0, 1] for block in blocks if block.lane == 0])
+        assert (np.diff(episodes) >= 0).all()
+
+
 @runtime
 def test_arguments_that_make_no_sense_are_refused() -> None:
     with Simulators(Numbered, lanes=1, envs=1) as sims:

@@ -813,6 +813,16 @@ def test_a_reward_that_is_no_number_has_no_score(reward: float, said: str) -> No
         lane.play(policy, [1, 2], True)
 
 
+def test_environments_that_are_made_with_a_seed_get_one_each() -> None:
+    class Maze(Scripted):
+        def __init__(self, seed: int = 0) -> None:
+            super().__init__(seed)
+
+    walls = [env.unwrapped.number for env in make_envs(Maze, 4, seed=7).envs]
+    assert len(set(walls)) == 4
+    assert walls == [env.unwrapped.number for env in make_envs(Maze, 4, seed=7).envs]
+
+
 def test_a_vector_of_another_size_says_what_to_do() -> None:
     with pytest.raises(EnvError, match=r"made 3 environments and envs=2 were asked for.*num_envs"):
         Lane(lambda: ScriptedVector(3, AutoresetMode.NEXT_STEP), 0, 2, 0, 0, 1)

@@ -562,3 +562,17 @@ def test_tanh_has_the_bits_of_numpy_and_the_slope_of_torch() -> None:
     other = x.detach().clone().requires_grad_()
     torch.tanh(other).square().sum().backward()
     torch.testing.assert_close(x.grad, other.grad)
+
+
+def test_images_without_convolutions_are_scaled() -> None:
+    images, vectors = spaces.Box(0, 255, (10, 10, 1), np.uint8), spaces.Box(0, 255, (3,), np.uint8)
+    box = spaces.Box(-1, 1, (1,), np.float32)
+    scaled = Policy.create(images, box, head="squashed", convolutions=())
+    assert scaled.inputs(np.full((1, 10, 10, 1), 255, np.uint8)).max() == 1
+    assert Policy.create(vectors, box).inputs(np.full((1, 3), 255, np.uint8)).max() == 255
+
+
+def test_exploring_chooses_only_actions_that_there_are() -> None:
+    policy = Policy.create(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(3), head="q")
+    noise = np.array([[0.0, 1 - 2**-26]]).astype(np.float32)  # which float32 rounds up to 1
+    assert replace(policy, epsilon=np.ones(1)).choose(np.zeros((1, 3), np.float32), noise).tolist() == [2]

@@ -276,6 +276,14 @@ def test_resumes_are_counted_in_one_reason() -> None:
     assert Run.load(made.path).reasons == made.reasons
 
 
+def test_a_run_that_was_interrupted_says_why_it_is_not_repeatable() -> None:
+    with begin() as run:
+        run.not_repeatable("a lane died")
+        run.log(100, returns=[1.0])
+        run.checkpoint(policy(), {}, {})
+    assert Run.load(run.path).reasons == ["a lane died"]
+
+
 def test_the_first_checkpoint_of_a_run_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

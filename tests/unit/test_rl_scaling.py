@@ -71,3 +71,10 @@ def test_it_goes_on_from_its_state_bit_for_bit(seed: int) -> None:
     scale(block(1, 1))
     again.restore(scale.state())
     assert scale(block(1, seed)).rewards.tobytes() == again(block(1, seed)).rewards.tobytes()
+
+
+def test_a_run_may_go_on_with_another_number_of_environments() -> None:
+    before, after = RewardScale(GAMMA), RewardScale(GAMMA)
+    before(block(0, 1, envs=3))
+    after.restore(before.state())
+    assert after(block(0, 2, envs=5)).rewards.shape == (6, 5)

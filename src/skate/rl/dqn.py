@@ -136,6 +136,10 @@ class Learner:
         found = torch.stack(errors).T.flatten().numpy()
         return found, {"error": float(np.abs(found).mean()), "value": float(future.mean())}
 
+    def greedy(self) -> Policy:
+        """Give the newest policy as it is used after the training: the lanes' rates of exploring are theirs alone."""
+        return replace(self.newest(), epsilon=None)
+
     def newest(self) -> Policy:
         """Give the policy with the newest weights."""
         if self._published != self.updates:
@@ -228,7 +232,10 @@ class Memory:
         kept = files.part(tensors, "replay")
         self.length = len(kept.get("rewards", ()))
         if kept:
-            self._call("restore", kept)
+            restored = self._call("restore", kept)
+            if self._in_actor:
+                with contextlib.suppress(skate.exceptions.ActorError):  # the next call finds it dead, and counts that
+                    skate.get(restored)  # an error if it does not fit, such as another capacity
 
 
 def train(
@@ -281,8 +288,8 @@ def train(
                 iterate(run, stream, learner, memory)
                 if run.due():
                     tensors, meta = learner.state()
-                    run.checkpoint(learner.newest(), tensors | memory.state(), meta)
-        run.finish(learner.newest())
+                    run.checkpoint(learner.greedy(), tensors | memory.state(), meta)
+        run.finish(learner.greedy())
     return run
 
 
@@ -305,7 +312,7 @@ def iterate(run: Run, stream: Iterator[Block], learner: Learner, memory: Memory)
                 errors, numbers = learner.learn(sample)
                 memory.update(sample.indices, errors)
     numbers |= {"updates": learner.updates, "replay": memory.length}
-    run.log(run.steps + steps, returns=returns, policy=learner.newest(), **numbers)
+    run.log(run.steps + steps, returns=returns, policy=learner.greedy(), **numbers)
 
 
 if __name__ == "__main__":

@@ -288,12 +288,13 @@ class Vector(Envs):
         raise wrong(self.env, method, f"the vector environment gave {said}")
 
 
-def make_envs(env: Any, count: int, seed: int = 0, single: bool = False) -> Envs:
+def make_envs(env: Any, count: int, seed: int = 0, single: bool = False, any_size: bool = False) -> Envs:
     """Make `count` environments from an id, a spec or a factory.
 
     A factory that has parameters named `num_envs` or `seed` gets them, so a factory of a vector environment can make
-    one of the size that is asked for. `single` asks for environments that can be reset one by one, where there is a
-    choice, and takes a vector environment of any size where there is none.
+    one of the size that is asked for; environments that it makes one by one get a seed each. `single` asks for
+    environments that can be reset one by one, where there is a choice. With it or `any_size` a vector environment may
+    have any size.
     """
     if isinstance(env, str):
         env = find_spec(env)
@@ -305,13 +306,14 @@ def make_envs(env: Any, count: int, seed: int = 0, single: bool = False) -> Envs
     first = _call(portable(env), count, seed)
     if hasattr(first, "num_envs") or hasattr(first, "single_action_space") or _is_envpool(first):
         vector = Vector(first)
-        if vector.count != count and not single:
+        if vector.count != count and not single and not any_size:
             raise ValueError(
                 f"the factory made {vector.count} environments and envs={count} were asked for. "
                 "Give the factory a parameter `num_envs`, or pass envs= with the number it makes."
             )
         return vector
-    return Loop([first, *(_call(env, count, seed) for _ in range(count - 1))])
+    seeds = np.random.SeedSequence(seed).generate_state(count) >> 1
+    return Loop([first, *(_call(env, count, int(each)) for each in seeds[1:])])
 
 
 def portable(env: Any) -> Any:

@@ -118,9 +118,9 @@ class Player:
     def __init__(self, env: Any, policy: Policy, options: ESOptions, seed: int, size: int) -> None:
         threadpool_limits(1)
         self.env, self._policy, self._options, self._seed = env, policy, options, seed
-        self._envs: Any = make_envs(env, options.envs)
+        self._envs: Any = make_envs(env, options.envs, seed, any_size=True)
         self._single = isinstance(self._envs, Loop)
-        self._moved = np.zeros((options.envs, size), np.float32)
+        self._moved = np.zeros((self._envs.count, size), np.float32)
         self._weights = named(policy, self._moved)
 
     def play(self, table: np.ndarray, centre: Any, iteration: int, first: int, last: int) -> Played:
@@ -324,10 +324,10 @@ def train(
     chosen = choose(ESOptions, options, settings, resume)
     how = (path, resume, callbacks, progress, evaluate_every, stop_at)
     started = Run.begin("es", env, chosen, steps, seed, *how)
-    with started as run, run.simulators(lanes=2, envs=1) as sims, env_errors(env):  # lanes evaluate; tasks simulate
+    with started as run, run.simulators(lanes=2) as sims, env_errors(env):  # lanes evaluate; tasks simulate
         layers: dict[str, Any] = {name: getattr(chosen, name) for name in ("hidden", "activation", "normalise")}
         policy = Policy.create(sims.observation_space, sims.action_space, **layers, seed=run.seed)
-        strategy = Strategy(env, policy, chosen, run.seed, single=not sims.vector)
+        strategy = Strategy(sims.env, policy, chosen, run.seed, single=not sims.vector)
         if run.state is not None:
             run.check_network(policy)
             strategy.restore(run.policy, **run.state)

@@ -62,16 +62,35 @@ def read_tensors(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what `write_tensors` has written. Texts of other programs, which are not JSON, are given as they are."""
     from safetensors import SafetensorError, safe_open
 
-    texts: dict[str, Any] = {}
     try:
         with safe_open(file, framework="numpy") as opened:
-            for name, text in (opened.metadata() or {}).items():
-                texts[name] = text
-                with contextlib.suppress(ValueError):
-                    texts[name] = json.loads(text)
-            return {name: opened.get_tensor(name) for name in opened.keys()}, texts  # noqa: SIM118
+            return {name: opened.get_tensor(name) for name in opened.keys()}, _texts(opened)  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{file} is not a file of safetensors, or not all of one: {error}.") from None
+        raise _damaged(file, error) from None
+
+
+def read_texts(file: Path) -> dict[str, Any]:
+    """Read the texts alone: the arrays may be large."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            return _texts(opened)
+    except SafetensorError as error:
+        raise _damaged(file, error) from None
+
+
+def _texts(opened: Any) -> dict[str, Any]:
+    texts: dict[str, Any] = {}
+    for name, text in (opened.metadata() or {}).items():
+        texts[name] = text
+        with contextlib.suppress(ValueError):
+            texts[name] = json.loads(text)
+    return texts
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"{file} is not a file of safetensors, or not all of one: {error}.")
 
 
 def part(tensors: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:

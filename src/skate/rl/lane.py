@@ -44,18 +44,21 @@ class Tape(NamedTuple):
 class Lane:
     """Some environments in a process of their own. `Simulators` makes lanes and talks to them."""
 
-    def __init__(self, env: Any, index: int, envs: int, seed: int, restart: int, threads: int) -> None:
+    def __init__(
+        self, env: Any, index: int, envs: int, seed: int, restart: int, threads: int, only_plays: bool = False
+    ) -> None:
         limit_threads(threads)
         self._env, self._index, self._seed, self._restart = env, index, seed, restart
-        self._numbers = range(index * envs, (index + 1) * envs)
+        first = index * envs
         with blamed(env, index):
-            self._envs: Envs = make_envs(env, envs, self._seed_of(self._numbers[0]))
+            self._envs: Envs = make_envs(env, envs, self._seed_of(first), any_size=only_plays)
+            self._numbers = range(first, first + self._envs.count)
             limit_threads(threads)
             sequences = [np.random.SeedSequence(seed, spawn_key=(number, restart, 1)) for number in self._numbers]
             self._rngs = [np.random.default_rng(sequence) for sequence in sequences]
             self._next = self._envs.reset([self._seed_of(number) for number in self._numbers])
         #: Return and length so far of the episode that each environment is in.
-        self._returns, self._lengths = np.zeros(envs), np.zeros(envs, np.int64)
+        self._returns, self._lengths = np.zeros(self._envs.count), np.zeros(self._envs.count, np.int64)
         #: How many players were asked for, and what was made.
         self._players: tuple[int, Envs] | None = None
 

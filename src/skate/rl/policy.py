@@ -253,6 +253,8 @@ class Policy:
             return x.reshape(len(x), *self.network.image())
         if self.normaliser is not None:
             observations = self.normaliser(observations)
+        elif observations.dtype == np.uint8 and observations.ndim > 2:  # images, for a network without convolutions
+            observations = observations / np.float32(255)
         return _flat(observations).astype(np.float32, copy=False)
 
     def noise(self, rngs: Sequence[np.random.Generator], steps: int) -> np.ndarray:
@@ -279,7 +281,8 @@ class Policy:
             best = outputs.argmax(-1)
             if noise is None or self.epsilon is None:
                 return np.asarray(best)
-            anything = (noise[..., 1] * outputs.shape[-1]).astype(np.int64)
+            count = outputs.shape[-1]
+            anything = np.minimum((noise[..., 1] * count).astype(np.int64), count - 1)  # float32 rounds up to 1
             return np.where(noise[..., 0] < self.epsilon, anything, best)
         if network.head == "gaussian":
             mean = outputs if noise is None else outputs + np.exp(self.weights["log_std"]) * noise

@@ -189,9 +189,11 @@ class Run:
         if run.history:
             run.steps, run._seconds = run.history[-1]["steps"], run.history[-1]["seconds"]
         with contextlib.suppress(FileNotFoundError):
+            run.reasons = files.read_texts(run.path / "checkpoint.safetensors")["run"]["reasons"]
+        with contextlib.suppress(FileNotFoundError):
             summary = json.loads((run.path / "summary.json").read_text())
-            run.reasons = summary["reasons"]
             if summary["steps"] == run.steps:
+                run.reasons = summary["reasons"]
                 run._seconds = summary["seconds"]
                 from skate.rl.simulate import Score
 
@@ -307,8 +309,11 @@ class Run:
         return max(0.0, 1.0 - self.steps / self.target)
 
     @contextlib.contextmanager
-    def simulators(self, lanes: int, envs: int) -> Iterator[Simulators]:
-        """Open simulators of the run's environment. They evaluate its policies too, and deaths of lanes are noted."""
+    def simulators(self, lanes: int, envs: int | None = None) -> Iterator[Simulators]:
+        """Open simulators of the run's environment. They evaluate its policies too, and deaths of lanes are noted.
+
+        envs: how many environments each lane has; None if the lanes only evaluate.
+        """
         from skate.rl.simulate import Simulators
 
         with Simulators(self.env, lanes=lanes, envs=envs, seed=self.fresh_seed) as simulators:

@@ -122,7 +122,7 @@ class Learner:
             values = self.targets(torch.cat([following, actions], 1)).amin(0) - self.actor.log_alpha.exp() * log_probs
             goals = torch_policy.tensor(drawn.rewards) + torch_policy.tensor(drawn.discounts) * values
         inputs = torch_policy.tensor(self.policy.inputs(drawn.observations))
-        done = torch.cat([inputs, torch_policy.tensor(drawn.actions).flatten(1)], 1)
+        done = torch.cat([inputs, torch_policy.tensor(drawn.actions).reshape(len(inputs), -1)], 1)
         noise = self._noise(len(inputs))
         sums = torch.zeros(3)
         for part in zip(*(column.chunk(options.round) for column in (inputs, done, goals, noise)), strict=True):

@@ -42,7 +42,9 @@ class RewardScale:
 
     def _sums(self, block: Block) -> np.ndarray:
         """The discounted sum of the rewards of its episode up to each step."""
-        carried = self._carried.get(block.lane, np.zeros(block.shape[1]))
+        carried = self._carried.get(block.lane)
+        if carried is None or len(carried) != block.shape[1]:  # a run that goes on with another number of environments
+            carried = np.zeros(block.shape[1])
         over, sums = block.terminated | block.truncated, np.empty(block.shape)
         for t in range(block.shape[0]):
             sums[t] = carried * self._gamma + block.rewards[t]

@@ -36,11 +36,38 @@ DEATHS_MAX = 3
 _LOST = (skate.exceptions.ActorDiedError, skate.exceptions.ActorUnavailableError, skate.exceptions.ObjectLostError)
 
 
+class _Session:
+    """The session of simulators in a program that has not started one: it ends with the last of them."""
+
+    def __init__(self) -> None:
+        self._number, self._users = 0, 0
+
+    def enter(self) -> int:
+        """Begin to use the session, and start one if there is none; its number, or 0 if it is the program's own."""
+        if not skate.is_initialized():
+            skate.init()
+            self._number, self._users = self._number + 1, 0
+        elif not self._users:
+            return 0
+        self._users += 1
+        return self._number
+
+    def leave(self, number: int) -> None:
+        if number == self._number and self._users:
+            self._users -= 1
+            if not self._users and skate.is_initialized():
+                skate.shutdown()
+
+
+_session = _Session()
+
+
 class Simulators:
     """Lanes of environments: each lane is an actor with `envs` environments, and runs policies in them.
 
     `env` is an id, a gymnasium spec, or a factory of an `Env` or a `VectorEnv`. `lanes` and `envs` do not depend on the
-    machine, because the data follows from them. Each lane uses `threads` threads for numerics.
+    machine, because the data follows from them. With `envs=None` the lanes are for `evaluate` alone, and a factory may
+    make vector environments of any size. Each lane uses `threads` threads for numerics.
 
     >>> with Simulators("CartPole-v1", lanes=2, envs=8, seed=1) as sims:
     ...     policy = Policy.create(sims.observation_space, sims.action_space)
@@ -50,14 +77,13 @@ class Simulators:
     """
 
     def __init__(
-        self, env: Any, *, lanes: int = 4, envs: int = 8, seed: int = 0, threads: int = 1, restart: int = 0
+        self, env: Any, *, lanes: int = 4, envs: int | None = 8, seed: int = 0, threads: int = 1, restart: int = 0
     ) -> None:
-        lanes, envs, threads = whole("lanes", lanes, 1), whole("envs", envs, 1), whole("threads", threads, 1)
+        self._only_plays, envs = envs is None, whole("envs", 1 if envs is None else envs, 1)
+        lanes, threads = whole("lanes", lanes, 1), whole("threads", threads, 1)
         seed = whole("seed", seed, 0)
         self.env, self.lanes, self.envs, self.seed, self._threads = portable(env), lanes, envs, seed, threads
-        self._owns_session = not skate.is_initialized()
-        if self._owns_session:
-            skate.init()
+        self._session = _session.enter()
         self._remote = skate.remote(Lane).options(num_cpus=0, scheduling_strategy="SPREAD")
         self._restarts = [restart] * lanes
         self._deaths = [0] * lanes
@@ -175,9 +201,9 @@ class Simulators:
         for actor in self._actors:
             skate.kill(actor)
         self._actors, self._pending = [], {}
-        if self._owns_session:
-            self._owns_session = False
-            skate.shutdown()
+        if self._session:
+            number, self._session = self._session, 0
+            _session.leave(number)
 
     def __enter__(self) -> Simulators:
         return self
@@ -220,7 +246,7 @@ class Simulators:
         return Batch.join(blocks)
 
     def _top_up(self, policy: Callable[[], Policy | None], ahead: int, fragment: int) -> None:
-        if any(call != ("run", fragment) for call in ((m, a[-1]) for _, m, a in self._pending.values())):
+        if any((method, *arguments[-1:]) != ("run", fragment) for _, method, arguments in self._pending.values()):
             self._drop_pending()  # blocks of another length cannot be joined with these
         under_way = [lane for lane, _, _ in self._pending.values()]
         for _ in range(ahead):
@@ -249,7 +275,8 @@ class Simulators:
         self._pending = {}
 
     def _start(self, lane: int) -> Any:
-        return self._remote.remote(self.env, lane, self.envs, self.seed, self._restarts[lane], self._threads)
+        about = lane, self.envs, self.seed, self._restarts[lane], self._threads
+        return self._remote.remote(self.env, *about, only_plays=self._only_plays)
 
     def _call(self, lane: int, method: str, *arguments: Any) -> Any:
         if not self._actors:
@@ -268,16 +295,14 @@ class Simulators:
                 raise_env_error(error)
                 raise
             except _LOST as error:
-                lane, method, arguments = self._pending.pop(ref)
-                self._replace(lane, error)
-                ref = self._call(lane, method, *arguments)
+                ref = self._replace(self._pending[ref][0], error)[ref]
             else:
                 lane, _, _ = self._pending.pop(ref)
                 self._deaths[lane] = 0
                 return result
 
-    def _replace(self, lane: int, error: BaseException) -> None:
-        """Start a lane again. Calls that it had not begun are repeated by the new one."""
+    def _replace(self, lane: int, error: BaseException) -> dict[Any, Any]:
+        """Start a lane again. Its calls are repeated by the new one, in their order: by the old references, the new."""
         raise_env_error(error.__cause__)
         self._deaths[lane] += 1
         if self._deaths[lane] >= DEATHS_MAX:
@@ -289,9 +314,11 @@ class Simulators:
             ) from error
         self._restarts[lane] += 1
         self._actors[lane] = self._start(lane)
+        repeated = {}
         for ref in [ref for ref, (other, _, _) in self._pending.items() if other == lane]:
             _, method, arguments = self._pending.pop(ref)
-            self._call(lane, method, *arguments)
+            repeated[ref] = self._call(lane, method, *arguments)
+        return repeated
 
 
 @dataclass(frozen=True)
@@ -315,7 +342,7 @@ def evaluate(
     >>> print(evaluate(policy, "CartPole-v1", episodes=20, seed=7))
     500 ± 0 over 20 episodes
     """
-    with Simulators(env, lanes=lanes, envs=1, seed=seed) as sims:
+    with Simulators(env, lanes=lanes, envs=None, seed=seed) as sims:
         return sims.evaluate(policy, episodes=episodes, seed=seed, greedy=greedy)
 
 
