@@ -21,13 +21,13 @@ from waiting import value_of
 
 
 @pytest.fixture
-def nodes() -> Iterator[None]:
+def nodes() -> Iterator[Cluster]:
     """Three nodes, with the resources first, second and third."""
     with Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"first": 9}}) as cluster:
         for name in ("second", "third"):
             cluster.add_node(num_cpus=1, resources={name: 9})
         cluster.connect()
-        yield
+        yield cluster
         skate.shutdown()
 
 
@@ -35,7 +35,7 @@ def ranks_on(*nodes: str) -> list[skate.ActorHandle]:
     return [make_ranks(1, resources={node: 1})[0] for node in nodes]
 
 
-def test_every_operation_gives_what_numpy_gives_wherever_the_ranks_are(nodes: None) -> None:
+def test_every_operation_gives_what_numpy_gives_wherever_the_ranks_are(nodes: Cluster) -> None:
     def check() -> None:
         for shape, dtype in (((), "float64"), ((0,), "float32"), ((70_001,), "float32")):
             check_every_operation(shape, dtype)
@@ -48,7 +48,7 @@ def test_every_operation_gives_what_numpy_gives_wherever_the_ranks_are(nodes: No
         value_of([each.leave.remote() for each in ranks])
 
 
-def test_the_death_of_any_rank_is_an_error_on_all_nodes_that_names_it(nodes: None) -> None:
+def test_the_death_of_any_rank_is_an_error_on_all_nodes_that_names_it(nodes: Cluster) -> None:
     def for_ever() -> None:
         while True:
             collective.allreduce(np.zeros(10), "g")
@@ -70,7 +70,7 @@ def test_the_death_of_any_rank_is_an_error_on_all_nodes_that_names_it(nodes: Non
         value_of([each.leave.remote() for at, each in enumerate(ranks) if at != victim])
 
 
-def test_different_calls_on_two_nodes_are_an_error_that_names_both(nodes: None) -> None:
+def test_different_calls_on_two_nodes_are_an_error_that_names_both(nodes: Cluster) -> None:
     ranks = ranks_on("first", "second", "second")
     join(ranks)
 
@@ -87,7 +87,7 @@ def test_different_calls_on_two_nodes_are_an_error_that_names_both(nodes: None) 
         assert "allreduce(float64[4], SUM)" in str(caught.value)
 
 
-def test_messages_of_two_ranks_may_be_on_their_way_during_collective_operations(nodes: None) -> None:
+def test_messages_of_two_ranks_may_be_on_their_way_during_collective_operations(nodes: Cluster) -> None:
     def go() -> list[float]:
         rank, one, sums = collective.get_rank("g"), np.full(100, 7.0, np.float32), np.ones(4, np.float32)
         if rank == 0:
@@ -104,7 +104,7 @@ def test_messages_of_two_ranks_may_be_on_their_way_during_collective_operations(
     assert in_all(ranks, go) == [[3, 0], [3, 0], [3, 7]]
 
 
-def test_alltoall_may_write_to_the_arrays_that_it_reads_and_times_are_reduced_like_numbers(nodes: None) -> None:
+def test_alltoall_may_write_to_the_arrays_that_it_reads_and_times_are_reduced_like_numbers(nodes: Cluster) -> None:
     def go() -> None:
         rank = collective.get_rank("g")
         parts = [np.full(2, 10.0 * rank + to) for to in range(3)]
@@ -123,7 +123,7 @@ def allreduce_once() -> None:
     collective.allreduce(np.ones(3), "g")
 
 
-def test_a_rank_that_leaves_before_anything_was_done_has_left_and_is_not_dead(nodes: None) -> None:
+def test_a_rank_that_leaves_before_anything_was_done_has_left_and_is_not_dead(nodes: Cluster) -> None:
     ranks = ranks_on("first", "second", "second")
     join(ranks)
     value_of(ranks[1].leave.remote())
@@ -131,7 +131,7 @@ def test_a_rank_that_leaves_before_anything_was_done_has_left_and_is_not_dead(no
         value_of(ranks[0].do.remote(allreduce_once))
 
 
-def test_a_rank_that_does_not_get_into_the_group_is_named_on_other_nodes_too(nodes: None) -> None:
+def test_a_rank_that_does_not_get_into_the_group_is_named_on_other_nodes_too(nodes: Cluster) -> None:
     def fail_to_map() -> None:
         def cut_off(self: board.Board, *arguments: object) -> None:
             raise OSError(12, "no memory")
@@ -148,7 +148,7 @@ def test_a_rank_that_does_not_get_into_the_group_is_named_on_other_nodes_too(nod
         value_of(ranks[0].do.remote(allreduce_once))
 
 
-def test_a_rank_that_is_slow_to_say_hello_is_not_dead(nodes: None) -> None:
+def test_a_rank_that_is_slow_to_say_hello_is_not_dead(nodes: Cluster) -> None:
     def be_slow() -> None:
         connect = Address.connect
 
@@ -163,3 +163,17 @@ def test_a_rank_that_is_slow_to_say_hello_is_not_dead(nodes: None) -> None:
     value_of(ranks[1].do.remote(be_slow))
     join(ranks)
     in_all(ranks, allreduce_once)
+
+
+def test_the_death_of_a_node_is_an_error_in_the_ranks_of_the_others(nodes: Cluster) -> None:
+    def for_ever() -> None:
+        while True:
+            collective.allreduce(np.zeros(1_000_000), "g")
+
+    ranks = ranks_on("first", "second", "third")
+    join(ranks)
+    refs = [each.do.remote(for_ever) for each in ranks[:2]]
+    nodes.remove_node(nodes.worker_nodes[1], allow_graceful=False)
+    for ref in refs:
+        with pytest.raises(RankDiedError, match="rank 2"):
+            value_of(ref)
