@@ -13,7 +13,7 @@ import torch
 from collective_ranks import check_every_operation, in_all, join, make_group, make_ranks
 
 from skate import collective
-from skate.collective import ReduceOp
+from skate.collective import ReduceOp, group
 from waiting import value_of, wait_for
 
 
@@ -75,7 +75,10 @@ def test_all_ranks_end_with_the_same_bits_whatever_the_size(runtime: ModuleType)
     assert len({bits for each in found for bits in each}) == 1
 
 
-def test_a_driver_declares_a_group_and_actors_join_at_first_use(runtime: ModuleType) -> None:
+def test_a_driver_declares_a_group_and_actors_join_at_first_use(
+    runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "NAME_IS_FREE_S", 0.5)
     ranks = make_ranks(2)
     collective.create_collective_group(ranks, 2, [1, 0], backend="gloo", group_name="declared")
 

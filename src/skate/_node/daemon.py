@@ -46,6 +46,7 @@ from skate._core.task import Job
 from skate._core.worker_limit import DESCRIPTORS_LEAST, worker_limit
 from skate._node.actors import Actors
 from skate._node.demands import Demands
+from skate._node.descriptors import MESSAGES as DESCRIPTOR_MESSAGES
 from skate._node.descriptors import Descriptors
 from skate._node.end_orders import EndOrders
 from skate._node.garbage import Garbage
@@ -690,12 +691,10 @@ HANDLERS: dict[type, Any] = {
     wire.Free: Daemon._on_free,
     wire.Refusal: on_refusal,
     wire.GarbageCollected: Daemon._on_garbage_collected,
-    wire.KeepDescriptor: Daemon._on_descriptor_message,
-    wire.TakeDescriptor: Daemon._on_descriptor_message,
-    wire.DropDescriptor: Daemon._on_descriptor_message,
     wire.CallListener: Daemon._on_call_listener,
 }
 
+HANDLERS.update(dict.fromkeys(DESCRIPTOR_MESSAGES, Daemon._on_descriptor_message))
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
 HANDLERS.update(dict.fromkeys(GROUP_MESSAGES, Daemon._on_group_message))
 HANDLERS.update(dict.fromkeys(commons.MESSAGES, Daemon._on_common_message))

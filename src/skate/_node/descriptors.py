@@ -34,6 +34,9 @@ CLOSED_MAX = 1_000
 Send = Callable[[bytes, Message, tuple[int, ...]], None]
 
 
+MESSAGES = (KeepDescriptor, TakeDescriptor, DropDescriptor)
+
+
 class Descriptors:
     def __init__(self, send: Send, files_max: int) -> None:
         self._send = send
