@@ -27,7 +27,7 @@ Combine = Callable[[Array, Array, Array], object]
 
 #: A wait for data ends when this much of a chunk has come, or the rest of the chunk: each wake of this thread costs as
 #: much as copying some ten kilobytes. It must not reach beyond a chunk, because the sender may wait for this one.
-MANY_BYTES = 128 << 10
+MANY_BYTES = 512 << 10
 
 
 class Ended(Exception):

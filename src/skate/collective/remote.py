@@ -48,8 +48,8 @@ __all__ = ["Remote"]
 
 Array = NDArray[Any]
 
-#: A chunk of the ring: what is combined is still in the caches of a core.
-CHUNK_BYTES = 256 << 10
+#: A chunk of the ring: large enough that few waits are needed, and what is combined is still in a cache.
+CHUNK_BYTES = 1 << 20
 #: Up to this size every leader sends its whole array to every other one: one hop instead of 2(n-1).
 SMALL_BYTES = 16 << 10
 #: The first word on a connection: the kind, and the rank that speaks.
