@@ -1,11 +1,12 @@
 """Pickling of code: cloudpickle, with what it leaves out.
 
 cloudpickle sends functions and classes that cannot be imported (those of `__main__`, of notebooks, of functions) by
-value. Two kinds do not survive that:
+value. Three kinds do not survive that:
 
 - A class with `__slots__`, as `@dataclass(slots=True)` makes one, arrives without its slots. Its instances then have a
   `__dict__`, and cannot come back to where the class has none.
 - A function with a cache (`functools.cache`, `lru_cache`) is sent by name, and nobody knows that name at the other end.
+- A class of msgspec arrives without its fields (structs.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from skate._serialize.structs import StructMeta, reduce_struct
+
 _Cached = type(functools.lru_cache(lambda: None))
 #: Classes of other metaclasses may be made in ways of their own.
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
@@ -31,6 +34,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
         if kind is _Cached and not can_be_imported(value):
             return _cache_again, (value.__wrapped__, value.cache_parameters())
         reduced = super().reducer_override(value)
+        if kind is StructMeta and type(reduced) is tuple:
+            return reduce_struct(value, reduced)
         if (
             kind in _PLAIN_METACLASSES
             and type(reduced) is tuple
