@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import msgspec
 
 from skate._core.ids import OBJECT_BYTES, PROCESS_BYTES, short, task_of
+from skate._error_text import kind_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -155,6 +156,27 @@ class ObjectRef(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
         return asyncio.wrap_future(self.future())
 
+    def when_ready(self, callback: Callable[[], object]) -> None:
+        """Call the function, without arguments, once the value or the error is there; at once if it is there already.
+
+        For programs that count what is ready, as schedulers do: unlike `future()`, this neither reads nor unpickles the
+        value. The function is called in this thread or in one of Skate's. It may start tasks and calls. It must be
+        quick and must not wait, as `skate.get` does, because other references wait for their turn. What it raises is
+        logged.
+        """
+        if not callable(callback):
+            raise TypeError(f"ObjectRef.when_ready() takes a function without arguments, not {kind_of(callback)}.")
+        runtime = runtime_or_none()
+        if runtime is None:  # Skate was shut down, and with it the reference has become an error
+            call_back(callback)
+        else:
+            runtime.values.call_when_ready(self, callback)
+
+    def has_failed(self) -> bool:
+        """Whether the object is there and is an error. Like `when_ready`, this does not read it."""
+        runtime = runtime_or_none()
+        return runtime is not None and runtime.values.has_failed(self)
+
     def _on_completed(self, callback: Callable[[Any], Any]) -> ObjectRef[T]:
         """Call the function with the value, or with the error, once it is there, in a thread of Skate."""
         self.future().add_done_callback(lambda future: callback(future.exception() or future.result()))
@@ -205,6 +227,18 @@ def _find(id: bytes) -> ObjectRef[Any] | None:
     """One more reference to an object that this process knows; None if there is no such object, or no runtime."""
     runtime = runtime_or_none()
     return runtime.find(id) if runtime is not None else None
+
+
+def call_back(callback: Callable[[], object]) -> None:
+    """Call what was given to `when_ready`: Skate's own threads have to go on, whatever that raises."""
+    try:
+        callback()
+    except BaseException:  # also SystemExit, and the CancelledError of asyncio
+        import logging  # not worth its time in every process
+
+        logging.getLogger("skate").exception(
+            "ObjectRef.when_ready(): the function %r raised.\n  next: catch in it what it may raise.", callback
+        )
 
 
 class _Sinks(threading.local):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import importlib
 import pickle
 import re
 import sys
+import threading
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,11 @@ from typing import Any
 import pytest
 
 import skate
+from programs import run_program
 from skate._worker import current
 from skate._worker import runtime as runtime_module
 from skate._worker.runtime import DROPPED_MAX
-from waiting import wait_for
+from waiting import WITHIN_S, wait_for
 
 FREED_WITHIN_S = 20.0
 
@@ -770,3 +774,232 @@ def test_a_module_that_keeps_an_error_of_its_import_does_not_keep_arguments(
     id = ref.binary()
     del ref
     wait_for(lambda: id not in current.get_runtime().table.entries, FREED_WITHIN_S, "the object to be freed")
+
+
+@skate.remote
+class Echo:
+    """An async actor: it answers a call while another waits."""
+
+    async def echo(self, value: Any) -> Any:
+        return value
+
+    async def size(self, value: bytes) -> int:
+        return len(value)
+
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+    async def numbers(self, count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            yield number
+
+
+class Calls:
+    """A function that can be waited for, and what is known of its calls."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def __call__(self) -> None:
+        self.threads.append(threading.get_ident())
+
+    def wait_for(self, count: int) -> None:
+        # The main thread sleeps here, and asks Skate for nothing.
+        wait_for(lambda: len(self.threads) >= count, WITHIN_S, f"{count} calls")
+        assert len(self.threads) == count
+
+
+def test_when_ready_calls_at_once_for_what_is_there() -> None:
+    called = Calls()
+    small, large = skate.put(1), skate.put(bytes(LARGE))
+    for ref in (small, large):
+        ref.when_ready(called)
+    assert called.threads == [threading.get_ident()] * 2
+
+
+def test_when_ready_calls_once_while_the_driver_does_something_else(tmp_path: Path) -> None:
+    called = Calls()
+    ref = when.remote(tmp_path / "gate", 1)
+    ref.when_ready(called)
+    ref.when_ready(called)
+    assert not called.threads
+    (tmp_path / "gate").touch()
+    called.wait_for(2)
+    assert threading.get_ident() not in called.threads
+    assert skate.get(ref) == 1
+    called.wait_for(2)
+
+
+def test_when_ready_calls_promptly_after_a_burst_of_calls() -> None:
+    """While a thread submits one task after the other, what arrives is read now and then only."""
+    called = Calls()
+    echo = Echo.remote()
+    for number in range(2000):
+        echo.echo.remote(number).when_ready(called)  # nothing else keeps the reference
+    called.wait_for(2000)
+
+
+def test_when_ready_calls_for_errors_of_every_kind() -> None:
+    called = Calls()
+    echo = Echo.remote()
+
+    @skate.remote
+    def fail() -> None:
+        raise ValueError("as asked")
+
+    failed, cancelled = fail.remote(), echo.wait.remote()
+    failed.when_ready(called)
+    called.wait_for(1)
+    cancelled.when_ready(called)
+    skate.cancel(cancelled)
+    called.wait_for(2)
+    died, never_sent = echo.wait.remote(), echo.wait.remote()
+    died.when_ready(called)
+    never_sent.when_ready(called)
+    skate.kill(echo)
+    called.wait_for(4)
+    for ref in (skate.ObjectRef.nil(), skate.ObjectRef.from_random(), failed, died):
+        ref.when_ready(called)
+    called.wait_for(8)
+
+
+def test_when_ready_calls_for_references_of_other_processes(tmp_path: Path) -> None:
+    @skate.remote(num_cpus=0)
+    def watch(refs: list[Any]) -> bool:
+        called = Calls()
+        for ref in refs:
+            ref.when_ready(called)
+        refs.clear()
+        del ref
+        (tmp_path / "watched").touch()
+        called.wait_for(3)
+        return True
+
+    @skate.remote(num_cpus=0)
+    def fail_after(gate: Path) -> None:
+        wait_for(gate.exists, 40, "the gate to open")
+        raise ValueError("as asked")
+
+    gate = tmp_path / "gate"
+    watched = watch.remote([when.remote(gate, 1), when.remote(gate, bytes(LARGE)), fail_after.remote(gate)])
+    wait_for((tmp_path / "watched").exists, WITHIN_S, "all to be watched")
+    gate.touch()
+    assert skate.get(watched, timeout=WITHIN_S)
+
+
+def test_when_ready_reads_no_value(tmp_path: Path) -> None:
+    class Touches:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "loaded",)
+
+    called = Calls()
+    ref = Echo.remote().echo.remote(bytes(LARGE))
+    ref.when_ready(called)
+    of_a_task = skate.remote(lambda: Touches()).remote()
+    of_a_task.when_ready(called)
+    called.wait_for(2)
+    assert current.get_runtime().store.pinned == 0
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_when_ready_calls_for_items_of_a_stream() -> None:
+    called = Calls()
+    for ref in Echo.remote().numbers.remote(10):
+        ref.when_ready(called)
+    called.wait_for(10)
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_when_ready_may_submit_the_next_call_and_take_a_lock(size: int) -> None:
+    """As routers do. A thread that holds their lock may at the same time submit, and wait for room in the store."""
+    echo = Echo.remote()
+    lock = threading.Lock()
+    sizes: list[Any] = []
+    per_thread = 40
+
+    def submit_next() -> None:
+        with lock:
+            if len(sizes) < 4 * per_thread:
+                sizes.append(echo.size.remote(bytes([len(sizes)]) * size))
+                sizes[-1].when_ready(submit_later)
+
+    def submit_later() -> None:
+        if len(sizes) < 4 * per_thread:
+            submit_next()
+
+    def submit_beside() -> None:
+        for number in range(per_thread):
+            with lock:
+                ref = echo.size.remote(bytes([number]) * size)
+            assert skate.get(ref) == size
+
+    threads = [threading.Thread(target=submit_beside) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    submit_next()
+    wait_for(lambda: len(sizes) == 4 * per_thread, WITHIN_S, "each call to submit the next")
+    for thread in threads:
+        thread.join(WITHIN_S)
+        assert not thread.is_alive()
+    assert skate.get(sizes, timeout=WITHIN_S) == [size] * len(sizes)
+
+
+def test_what_a_function_of_when_ready_raises_is_logged_and_the_others_are_called(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    called = Calls()
+
+    def fail() -> None:
+        called()
+        raise (SystemExit if len(called.threads) % 2 else ValueError)("as asked")
+
+    ref = when.remote(tmp_path / "gate", 1)
+    for function in (fail, fail, called):
+        ref.when_ready(function)
+    (tmp_path / "gate").touch()
+    called.wait_for(3)
+    ref.when_ready(fail)
+    called.wait_for(4)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [SystemExit, ValueError, ValueError]
+    assert "when_ready" in caplog.text
+    assert "fail" in caplog.text
+    caplog.clear()  # the tracebacks keep the reference
+    assert skate.get(Echo.remote().echo.remote(1)) == 1
+
+
+def test_when_ready_takes_functions_only() -> None:
+    with pytest.raises(TypeError, match=r"when_ready.* a NoneType"):
+        skate.put(1).when_ready(None)  # type: ignore[arg-type]
+
+
+SHUTS_DOWN = """
+import time, skate
+from skate import is_initialized
+
+skate.init(num_cpus=1)
+ref = skate.remote(lambda: time.sleep(1000)).remote()
+ref.when_ready(lambda: print("ended"))
+skate.shutdown()
+print("shut down")
+ref.when_ready(lambda: print("an error by now"))
+print(is_initialized())
+"""
+
+
+def test_when_ready_calls_when_skate_is_shut_down_and_starts_it_no_more() -> None:
+    output, errors = run_program(SHUTS_DOWN)
+    assert (output.splitlines(), errors) == (["ended", "shut down", "an error by now", "False"], "")
+
+
+def test_has_failed_says_of_what_is_there_whether_it_is_an_error() -> None:
+    @skate.remote
+    def divide(by: int) -> float:
+        return 1 / by
+
+    actor = Echo.remote()
+    fine, failed, waiting = divide.remote(1), divide.remote(0), actor.wait.remote()
+    skate.wait([fine, failed], num_returns=2)
+    assert [ref.has_failed() for ref in (fine, failed, waiting, skate.put(1))] == [False, True, False, False]
+    skate.cancel(waiting)
+    skate.wait([waiting])
+    assert waiting.has_failed()

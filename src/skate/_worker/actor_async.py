@@ -6,6 +6,8 @@
 So a coroutine that blocks its loop holds up the calls of its own group only. Within one group everything runs in one
 thread, and the running loop is always the same; asyncio's locks, events and queues belong to one group. An actor
 without declared groups has the first loop only. The I/O thread reads the sockets all the while.
+
+A class chooses its loops with `__new_event_loop__`, a function without arguments that returns a new one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core.task import Extra, Result, Task
+from skate._error_text import kind_of
 from skate._wire import messages as m
 from skate._worker.actor_concurrency import Call, Concurrency
 from skate._worker.actor_process import EXITS, ActorExit
@@ -37,9 +40,13 @@ LEAVE_S = 5.0
 class AsyncCalls(Concurrency):
     """Calls as tasks of event loops. Methods that are no coroutines run in the loop of their group, and hold it up."""
 
-    def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess) -> None:
+    def __init__(self, runtime: Runtime, executor: Executor, actor: ActorProcess, cls: Any) -> None:
         super().__init__(runtime, executor, actor)
-        self._groups = {group: GroupLoop(self, group, limit) for group, limit in self._limits.items()}
+        loops = _new_event_loops(cls, len(self._limits))
+        self._groups = {
+            group: GroupLoop(self, group, limit, loop)
+            for (group, limit), loop in zip(self._limits.items(), loops, strict=True)
+        }
         self._main = self._groups[""]
         self._loop = self._main.loop
         #: The actor ends: what comes of its calls is of no interest.
@@ -214,10 +221,10 @@ class AsyncCalls(Concurrency):
 class GroupLoop:
     """The event loop of one concurrency group, and the group's calls."""
 
-    def __init__(self, owner: AsyncCalls, name: str, limit: int) -> None:
+    def __init__(self, owner: AsyncCalls, name: str, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._name = name
-        self.loop = asyncio.new_event_loop()
+        self.loop = loop
         self.loop.set_exception_handler(_on_error_in_background)
         #: None: it runs in the main thread, or has not been started.
         self.thread: threading.Thread | None = None
@@ -287,6 +294,22 @@ class GroupLoop:
             tidied.add_done_callback(lambda _: self.loop.stop())
             while not tidied.done():
                 self.loop.run_forever()
+
+
+def _new_event_loops(cls: Any, count: int) -> list[asyncio.AbstractEventLoop]:
+    """So many event loops of the kind that the class asks for; of asyncio's own kind if it does not ask."""
+    make = getattr(cls, "__new_event_loop__", asyncio.new_event_loop)
+    name = f"{cls.__qualname__.rpartition('<locals>.')[2]}.__new_event_loop__"
+    advice = "  next: give it a function without arguments that returns a new one, as asyncio.new_event_loop does."
+    if not callable(make):
+        raise TypeError(f"{name} has to make event loops, and is {kind_of(make)}.\n{advice}")
+    loops = [make() for _ in range(count)]
+    for loop in loops:
+        if not isinstance(loop, asyncio.AbstractEventLoop):
+            raise TypeError(f"{name} has to return an event loop, and returned {kind_of(loop)}.\n{advice}")
+        if loop.is_closed() or loop.is_running() or loops.count(loop) > 1:
+            raise ValueError(f"{name} has to return a new event loop each time, and returned {loop!r}.\n{advice}")
+    return loops
 
 
 async def _as_async(generator: Any) -> Any:

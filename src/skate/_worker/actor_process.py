@@ -97,7 +97,7 @@ class ActorProcess:
             if create.settings.is_async:
                 from skate._worker.actor_async import AsyncCalls
 
-                self.concurrency = AsyncCalls(runtime, self._executor, self)
+                self.concurrency = AsyncCalls(runtime, self._executor, self, cls)
                 self.instance = self.concurrency.construct(cls, args, kwargs)
             else:
                 self.instance = cls(*args, **kwargs)

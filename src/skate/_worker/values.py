@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from skate._core.ids import node_of
 from skate._core.ownership import FailureWatch, Stored
 from skate._core.task import Failure
-from skate._object_ref import NIL, NIL_SAYS, ObjectRef
+from skate._object_ref import NIL, NIL_SAYS, ObjectRef, call_back
 from skate._serialize.failures import error_of
 from skate._serialize.values import NONE, deserialize
 from skate._worker.waits import Wait
@@ -274,3 +274,29 @@ class Values:
             if entry.owner:
                 runtime.borrowing.fetch(ref._id, entry)
         runtime.loop.linger_no_more()
+
+    def call_when_ready(self, ref: ObjectRef[Any], callback: Callable[[], object]) -> None:
+        """The same for functions of users: without the lock, so that they may submit tasks and take locks of their own.
+
+        They are called by the thread that settles futures. The I/O thread could not go on while one of them waits.
+        """
+        runtime = self._runtime
+        entry = runtime.table.entries.get(ref._id)
+        if entry is None or entry.value is not None or runtime.broken or runtime.closed:
+            call_back(callback)
+            return
+
+        def tell(kept: ObjectRef[Any] = ref) -> None:
+            # The reference is kept until then: a process does not hear of a borrowed object that it has let go of.
+            call = functools.partial(call_back, callback)
+            try:
+                runtime.futures._threads().submit(call)
+            except RuntimeError:  # the interpreter exits, and starts no more threads
+                call()
+
+        self.when_ready(ref, tell)
+
+    def has_failed(self, ref: ObjectRef[Any]) -> bool:
+        """Whether the object is there and is an error."""
+        entry = self._runtime.table.entries.get(ref._id)
+        return entry is not None and isinstance(entry.value, Failure)
