@@ -5,18 +5,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test learn compat bench clean
+.PHONY: help run test loop learn compat chaos soak bench clean
 
 help:
 	@echo "make run                  set up $(VENV) and run examples/evolution.py"
 	@echo "make test                 set up $(VENV), then lint, check types and run the tests"
 	@echo "make test ARGS='-k wait'  the same, with arguments for pytest"
+	@echo "make loop                 train a policy and serve it at the same time: a minute; draws its curve"
 	@echo "make learn                train every algorithm of skate.rl to its score: minutes, not seconds"
 	@echo "make compat               run libraries that were written for Ray, in an environment of their own"
+	@echo "make chaos                load on an application that is updated and killed; make soak: ten minutes of load"
 	@echo "make bench                compare with other systems, each in an environment of its own"
 	@echo "make bench PEERS=ray      compare with the systems named"
 	@echo "make bench SUITE=rl       compare skate.rl with other libraries of reinforcement learning"
 	@echo "make bench SUITE=train    compare skate.train, skate.collective and trials with others"
+	@echo "make bench SUITE=serve    compare skate.serve with Ray Serve, FastAPI, LitServe and bare uvicorn"
 	@echo "make bench SUITE=train RESUME=bench/results/FILE.json   go on with a result; SMOKE=1: tiny sizes, one run"
 	@echo "make clean                remove $(VENV) and everything else that was generated"
 	@echo
@@ -33,6 +36,9 @@ test: $(VENV)/.ready-test
 	$(BIN)/mypy --strict src
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
+loop: $(VENV)/.ready-loop
+	$(BIN)/python examples/rl/train_and_serve.py $(ARGS)
+
 # Every algorithm learns, to a score. tests/learn is left alone by `make test`.
 learn: $(VENV)/.ready-learn
 	SKATE_LEARN=1 $(BIN)/python -m pytest tests/learn --timeout 1800 -o faulthandler_timeout=1790 $(ARGS)
@@ -41,12 +47,21 @@ learn: $(VENV)/.ready-learn
 compat: $(VENV)-compat/.ready
 	SKATE_COMPAT=1 $(VENV)-compat/bin/python -m pytest tests/compat $(ARGS)
 
+# Half a minute of load on an application that is updated three times, and whose replica is killed.
+chaos: $(VENV)/.ready-test
+	SKATE_FIRE_S=30 SKATE_FIRE_UPDATES=3 $(BIN)/python -m pytest tests/integration/test_serve_under_fire.py $(ARGS)
+
+# Ten minutes of load: nothing grows.
+soak: $(VENV)/.ready-test
+	SKATE_SOAK_S=600 $(BIN)/python -m pytest tests/integration/test_serve_under_fire.py -k long \
+	  -o faulthandler_timeout=890 $(ARGS)
+
 bench:
 	$(PYTHON) bench/$(if $(SUITE),$(SUITE)/)run.py $(if $(PEERS),--peers $(PEERS)) $(if $(ROWS),--rows $(ROWS)) \
 	  $(if $(RESUME),--resume $(RESUME)) $(if $(SMOKE),--smoke)
 
 clean:
-	rm -rf $(VENV) $(VENV)-compat build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png
+	rm -rf $(VENV) $(VENV)-compat build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/.envs evolution.png train_and_serve.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per extra: written only after pip succeeded, so that an interrupted set-up is taken up again.
@@ -54,8 +69,8 @@ $(VENV)/.ready-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-# torch before all that asks for it: without a pin it brings gigabytes on some platforms. It is needed by tests alone.
-$(VENV)/.ready-test $(VENV)/.ready-learn: $(VENV)/.ready-torch
+# torch before all that asks for it: without a pin it brings gigabytes on some platforms. `make run` needs none.
+$(VENV)/.ready-test $(VENV)/.ready-learn $(VENV)/.ready-loop: $(VENV)/.ready-torch
 $(VENV)/.ready-torch: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.*'
 	@touch $@

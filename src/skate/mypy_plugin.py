@@ -4,6 +4,7 @@ Plain annotations cannot say "a handle has the methods of T, and they return ref
 mypy comes across
 
     @skate.remote class C        C.remote and C.options exist: C gets a metaclass that has them
+    @serve.deployment class C    C.bind and C.options exist, in the same way
     C.remote(...)                takes what `C.__init__` takes, and returns an `Actor[C]`
     handle.method                an `ActorMethod` with the parameters of `C.method`, that returns references
     method.remote(...)           where a parameter takes an X, it takes a reference to an X; so do those of functions
@@ -91,6 +92,8 @@ OBJECT_REF_GENERATOR = "skate._streaming.ObjectRefGenerator"
 REMOTE = "skate._remote_function.remote"
 REMOTE_FUNCTION = "skate._remote_function.RemoteFunction"
 REMOTE_META = "skate._remote_class.RemoteMeta"
+DEPLOYMENT = "skate.serve.deployments.deployment"
+DEPLOYMENT_META = "skate.serve.deployments.DeploymentMeta"
 
 #: What has the options of tasks, actors and methods for fields.
 OPTIONS = "skate._options."
@@ -127,6 +130,8 @@ def plugin(version: str) -> type[Plugin]:
 
 class SkatePlugin(Plugin):
     def get_class_decorator_hook(self, fullname: str) -> Callable[[ClassDefContext], None] | None:
+        if fullname == DEPLOYMENT:
+            return partial(give_metaclass, DEPLOYMENT_META)
         return make_class_remote if fullname == REMOTE else None
 
     def get_attribute_hook(self, fullname: str) -> Callable[[AttributeContext], Type] | None:
@@ -360,10 +365,14 @@ class SkatePlugin(Plugin):
 
 
 def make_class_remote(ctx: ClassDefContext) -> None:
+    ctx.cls.info.metadata[REMOTE] = {}
+    give_metaclass(REMOTE_META, ctx)
+
+
+def give_metaclass(name: str, ctx: ClassDefContext) -> None:
     """A class that is decorated gets our metaclass, unless it has one of its own making."""
     info = ctx.cls.info
-    info.metadata[REMOTE] = {}
-    ours = ctx.api.lookup_fully_qualified_or_none(REMOTE_META)
+    ours = ctx.api.lookup_fully_qualified_or_none(name)
     if info.metaclass_type is not None and info.metaclass_type.type.fullname not in PLAIN_METACLASSES:
         info.meta_fallback_to_any = True
     elif ours is not None and isinstance(ours.node, TypeInfo):

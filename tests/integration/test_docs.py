@@ -24,6 +24,7 @@ PAGES = [
     "docs/objects.md",
     "docs/placement.md",
     "docs/rl.md",
+    "docs/serve.md",
     "docs/tasks.md",
     "docs/train-data.md",
     "docs/train.md",

@@ -30,7 +30,7 @@ BANNED = re.compile(
 VAGUE_NAMES = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py", "constants.py"}
 
 #: Modules whose work is to write to the terminal.
-MAY_PRINT = {"cli", "rl/command.py"}
+MAY_PRINT = {"cli", "rl/command.py", "serve/command.py"}
 
 
 def python_files(*folders: str) -> Iterator[Path]:

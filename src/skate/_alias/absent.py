@@ -47,7 +47,7 @@ _MODULES: dict[str, tuple[str, str]] = {
     "ray.job_submission": ("Ray's client for jobs", "`skate submit` runs a program on the cluster."),
     "ray.llm": ("Ray's library for language models", ""),
     "ray.rllib": ("RLlib", ""),
-    "ray.serve": ("Ray Serve", "actors with async methods can answer many calls at a time."),
+    "ray.serve": ("the rest of Ray Serve", "docs/serve.md has what there is."),
     "ray.train": ("the rest of Ray Train", "ray.train.torch.TorchTrainer runs any function on several workers."),
     "ray.tune": ("Ray Tune", "start a task for each trial, and take results as they come with skate.as_completed()."),
     "ray.util.client": ("Ray's client protocol", "skate.init('skate://host:port') connects from any machine."),

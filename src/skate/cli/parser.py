@@ -24,7 +24,7 @@ _SUFFIXES |= {f"{letter}i": 1024**power for power, letter in enumerate("kmgt", s
 
 #: Words that belong to libraries, and the module of each, whose `main` gets the words that follow. It is imported when
 #: the word is used: a library may need packages that are not installed.
-LIBRARY_COMMANDS = {"rl": "skate.rl.command"}
+LIBRARY_COMMANDS = {"rl": "skate.rl.command", "serve": "skate.serve.command"}
 
 Address = tuple[str, int]
 
@@ -180,6 +180,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_submit(commands)
     _add_alias(commands)
     commands.add_parser("rl", help="train a policy, evaluate it, watch it play", add_help=False)
+    commands.add_parser("serve", help="serve an application, see what is served, end it", add_help=False)
     if arguments and arguments[0] in LIBRARY_COMMANDS:
         return argparse.Namespace(run=_library, command=arguments[0], words=arguments[1:])
     words = [word for word in arguments if not word.startswith("-")]

@@ -1,8 +1,9 @@
-"""`skate rl train`, `eval` and `play`: the library from a shell.
+"""`skate rl train`, `eval`, `play` and `serve`: the library from a shell.
 
     skate rl train ppo CartPole-v1 --steps 1e5 --seed 1 --learning-rate 3e-4
     skate rl eval runs/ppo-CartPole-v1-1
     skate rl play runs/ppo-CartPole-v1-1 --video out.gif
+    skate rl serve runs/ppo-CartPole-v1-1 --port 8000
 
 The options of an algorithm are the fields of its dataclass. Its module is imported when it is asked for.
 """
@@ -13,9 +14,11 @@ import argparse
 import difflib
 import functools
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -38,12 +41,14 @@ COMMANDS = {
     "train": "train a policy; the run is a folder",
     "eval": "score the policy of a run",
     "play": "watch the policy of a run, in a window or a video",
+    "serve": "answer with the policy of a run, over HTTP and websockets, with a page that shows it playing",
 }
 EXAMPLES = """example:
   skate rl train ppo CartPole-v1 --steps 1e5 --seed 1
   skate rl train ppo --resume runs/ppo-CartPole-v1-1 --steps 2e5
   skate rl eval runs/ppo-CartPole-v1-1 --episodes 100
-  skate rl play runs/ppo-CartPole-v1-1 --video out.gif"""
+  skate rl play runs/ppo-CartPole-v1-1 --video out.gif
+  skate rl serve runs/ppo-CartPole-v1-1 --port 8000"""
 FRAMES_PER_SECOND = 30
 #: Settings and arguments in errors of the library: `PPOOptions.gamma`, `steps is 0`, `resume='runs/a'`.
 ARGUMENTS = re.compile(
@@ -112,7 +117,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = _parser(Parser, "skate rl", "simulation and learning", EXAMPLES)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser, required=True)
     train = _parser(commands.add_parser, "train", COMMANDS["train"], EXAMPLES)
-    for name, run, add in (("eval", _eval, _add_eval), ("play", _play, _add_play)):
+    for name, run, add in (("eval", _eval, _add_eval), ("play", _play, _add_play), ("serve", _serve, _add_serve)):
         each = _parser(commands.add_parser, name, COMMANDS[name], EXAMPLES)
         each.add_argument("folder", metavar="RUN", help="the folder of the run")
         each.add_argument("--env", metavar="ID", help="another environment than that of the run")
@@ -207,6 +212,12 @@ def _add_play(parser: Parser) -> None:
     parser.add_argument("--seed", type=_value("--seed", int), default=0, help="of the first episode (0)")
 
 
+def _add_serve(parser: Parser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets other machines connect (127.0.0.1)")
+    parser.add_argument("--port", type=_value("--port", int), default=8000, help="0: one that is free (8000)")
+    parser.add_argument("--replicas", type=_value("--replicas", int), default=1, help="processes that answer (1)")
+
+
 # -- what is done ------------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +283,32 @@ def _play(options: argparse.Namespace) -> int:
         if missing is not error:
             raise
         raise Trouble(f"{env} cannot be shown: {error}", "--env ID names another environment.") from None
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    for package in ("uvicorn", "httptools", "starlette", "websockets"):
+        if importlib.util.find_spec(package) is None:
+            what = f"skate rl serve needs the package {package}, which is not installed."
+            raise Trouble(what, "pip install 'skate[serve]'.")
+    from skate import serve
+    from skate.rl.serving import application
+
+    _, env = _found(options)
+    made = application(options.folder, env, replicas=options.replicas)
+    try:
+        serve.run(made, name="policy", host=options.host, port=options.port)
+    except serve.ServeError as error:
+        what, _, then = str(error).partition("\n  next: ")
+        raise Trouble(what, then) from None
+    host, port = serve.status().http_address or (options.host, options.port)
+    print(f"{env} plays at http://{host}:{port}/  (Ctrl-C ends it)", flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        serve.shutdown()
     return 0
 
 

@@ -1,0 +1,265 @@
+"""Responses: what `remote()` of a handle returns at once, and what the result or the stream comes from."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Any
+
+import skate
+from skate.exceptions import GetTimeoutError, NotInitializedError, TaskCancelledError, TaskError
+from skate.serve.dispatch import Dispatcher
+from skate.serve.exceptions import NotSupportedError, RequestCancelledError
+from skate.serve.reply import Reply
+from skate.serve.request import Request
+
+__all__ = ["DeploymentResponse", "DeploymentResponseGenerator"]
+
+#: The event loop that runs in this thread, if any. Unlike `asyncio.get_running_loop` it raises nothing.
+_running_loop = asyncio._get_running_loop
+
+
+class _Response:
+    """What both kinds of responses have in common."""
+
+    def __init__(self, owner: Dispatcher, request: Request) -> None:
+        self._owner = owner
+        self._request = request
+
+    @property
+    def request_id(self) -> str:
+        """The id of the HTTP request that it belongs to; "" if there is none."""
+        return self._request.id
+
+    def cancel(self) -> None:
+        """Take the request back: one that waits is never run, and in `async` code that runs a CancelledError is raised.
+
+        Code of a plain function that runs goes on; its result is dropped.
+        """
+        self._owner.cancel(self._request)
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled here."""
+        return self._request.is_cancelled
+
+    def _wait_until_bound(self, deadline: float | None) -> None:
+        """Wait until the request was sent. Raises its error, if it never will be."""
+        request = self._request
+        if not request.is_bound:
+            arrived = threading.Event()
+            request.when_bound(arrived.set)
+            if not arrived.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                raise TimeoutError("the request has no result yet: all replicas are busy, and it waits for one.")
+        if request.error is not None:
+            raise request.error
+
+    async def _until_bound(self) -> None:
+        request = self._request
+        if not request.is_bound:
+            loop = asyncio.get_running_loop()
+            arrived = loop.create_future()
+
+            def tell() -> None:
+                loop.call_soon_threadsafe(_settle, arrived)
+
+            request.when_bound(tell)
+            await arrived
+        if request.error is not None:
+            raise request.error
+
+
+class DeploymentResponse(_Response):
+    """The result of a request, once it is there."""
+
+    def result(self, timeout_s: float | None = None, *, _skip_asyncio_check: bool = False) -> Any:
+        """Wait for the result. Raises what the handler raised, and TimeoutError after `timeout_s`."""
+        if not _skip_asyncio_check and _running_loop() is not None:
+            _refuse_in_loop(self)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        request = self._request
+        while True:
+            if not request.is_bound or request.error is not None:
+                self._wait_until_bound(deadline)
+            ref = request.ref
+            if self._owner.ended:  # else `skate.get` would start another runtime
+                raise NotInitializedError(call=f"result() of {self!r}")
+            try:
+                reply = skate.get(ref, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except BaseException as error:
+                if isinstance(error, (GetTimeoutError, KeyboardInterrupt)) and not isinstance(error, TaskError):
+                    raise
+                if self._owner.repeats(request, ref, error):
+                    continue
+                self._owner.answered(request)
+                if _is_cancellation(error):
+                    raise RequestCancelledError(request.id) from None
+                raise
+            self._owner.answered(request)
+            return self._value(reply)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
+        request = self._request
+        ref: Any = None
+        while True:
+            try:
+                if not request.is_bound or request.error is not None:
+                    await self._until_bound()
+                ref = request.ref
+                reply = await ref
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            except BaseException as error:
+                if request.error is error:
+                    raise
+                if self._owner.repeats(request, ref, error):
+                    continue
+                self._owner.answered(request)
+                if _is_cancellation(error):
+                    raise RequestCancelledError(request.id) from None
+                raise
+            self._owner.answered(request)
+            return self._value(reply)
+
+    def _value(self, reply: Any) -> Any:
+        request = self._request
+        seat = request.seat
+        if seat is not None:
+            self._owner.router.heard(seat, reply.load)
+        return reply.value
+
+    def _to_object_ref_sync(self) -> Any:
+        """A reference to the result, for tasks and actors of Skate."""
+        return _unwrap.remote(self._ref())
+
+    async def _to_object_ref(self) -> Any:
+        """The same in an event loop."""
+        await self._until_bound()
+        return _unwrap.remote(self._request.ref)
+
+    def _ref(self) -> Any:
+        if not self._request.is_bound and _running_loop() is not None:
+            _refuse_in_loop(self)
+        self._wait_until_bound(None)
+        return self._request.ref
+
+    def __reduce__(self) -> Any:
+        return _Received, (self._ref(),)
+
+    def __del__(self) -> None:
+        if self._request.counted is not None:
+            self._owner.dropped(self._request)
+
+    def __repr__(self) -> str:
+        return f"DeploymentResponse({self._request.method} of {self._owner.key})"
+
+
+class _Received:
+    """A response that was sent inside another value: it can be waited for where it arrives."""
+
+    def __init__(self, ref: Any) -> None:
+        self._ref = ref
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Wait for the result."""
+        reply = skate.get(self._ref, timeout=timeout_s)
+        return reply.value if type(reply) is Reply else reply
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        reply = yield from self._ref.__await__()
+        return reply.value if type(reply) is Reply else reply
+
+
+class DeploymentResponseGenerator(_Response):
+    """What a method yields, as it comes: `for item in response`, or `async for`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if _running_loop() is not None:
+            _refuse_in_loop(self)
+        request = self._request
+        while True:
+            self._wait_until_bound(None)
+            ref = request.ref
+            try:
+                item = skate.get(next(ref))
+            except StopIteration:
+                raise
+            except Exception as error:
+                if self._owner.repeats(request, ref, error):
+                    continue
+                if _is_cancellation(error):
+                    raise RequestCancelledError(request.id) from None
+                raise
+            request.has_begun = True
+            return item
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = self._request
+        ref: Any = None
+        while True:
+            try:
+                await self._until_bound()
+                ref = request.ref
+                item = await (await ref.__anext__())
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            except StopAsyncIteration:
+                raise
+            except Exception as error:
+                if request.error is error:
+                    raise
+                if self._owner.repeats(request, ref, error):
+                    continue
+                if _is_cancellation(error):
+                    raise RequestCancelledError(request.id) from None
+                raise
+            request.has_begun = True
+            return item
+
+    def __del__(self) -> None:
+        # The runtime ends a stream that no process refers to.
+        self._request.is_cancelled = True
+        self._request.ref = None
+
+    def result(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("this response is a stream.\n  next: iterate over it, or leave out options(stream=True).")
+
+    def __reduce__(self) -> Any:
+        raise NotSupportedError("a stream cannot be sent elsewhere.\n  next: read it here and send what it yields.")
+
+    def __repr__(self) -> str:
+        return f"DeploymentResponseGenerator({self._request.method} of {self._owner.key})"
+
+
+@skate.remote(num_cpus=0)
+def _unwrap(reply: Any) -> Any:
+    return reply.value if type(reply) is Reply else reply
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether the request itself was cancelled, and not another one that its handler waited for."""
+    return isinstance(error, TaskCancelledError) and not isinstance(error, TaskError)
+
+
+def _refuse_in_loop(response: _Response) -> None:
+    raise RuntimeError(
+        f"{response!r} cannot be waited for in an event loop, which would stand still.\n"
+        "  next: `await` it, or `async for` if it is a stream."
+    )
+
+
+def _settle(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)
