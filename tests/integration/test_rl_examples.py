@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from programs import run_program
+from programs import run_command, run_program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "rl"
 
 
-@pytest.mark.parametrize(("name", "lines_max"), [("own_algorithm", 80), ("population", 120)])
+@pytest.mark.parametrize(("name", "lines_max"), [("own_algorithm", 80), ("population", 120), ("train_and_serve", 150)])
 def test_an_example_is_short(name: str, lines_max: int) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < lines_max
 
@@ -28,3 +29,14 @@ def test_an_example_runs(name: str, settings: dict[str, Any], said: str) -> None
     program = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import {name} as example\n"
     printed, _ = run_program(f"{program}vars(example).update({settings!r}); example.main(1)", timeout_s=50)
     assert said in printed
+
+
+def test_a_policy_learns_from_those_whom_it_serves(tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "train_and_serve.py", "6", "1"]
+    printed, errors = run_command(command, timeout_s=50, directory=tmp_path)
+    lines = [line for line in printed.splitlines() if " requests " in line]
+    assert lines, (printed, errors)
+    assert int(lines[-1].split()[-1]) > 1  # versions of the policy that were served
+    assert "requests/s" in printed
+    assert (tmp_path / "train_and_serve.png").stat().st_size > 5_000
+    assert "Traceback" not in errors
