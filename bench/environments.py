@@ -10,6 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVS = Path(__file__).resolve().parent / ".envs"
 
+#: The HTTP server that all peers of the suite `serve` run on, in the same versions.
+HTTP = ["uvicorn[standard]==0.54.*", "httptools==0.9.*", "uvloop==0.23.*", "numpy"]
+
 #: What each peer's environment holds. Newest versions on purpose: the results record which those were.
 REQUIREMENTS: dict[str, list[str]] = {
     "skate": ["--editable", str(ROOT), "numpy"],
@@ -27,6 +30,11 @@ REQUIREMENTS: dict[str, list[str]] = {
     "raytrain": ["torch==2.13.*", "ray[train,tune]", "optuna"],
     "openmpi": ["mpi4py", "openmpi", "numpy"],
     "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],
+    # Of the suite `serve`. torch is a model in one of its rows.
+    "serve": ["torch==2.13.*", "--editable", f"{ROOT}[serve]", *HTTP],
+    "rayserve": ["torch==2.13.*", "ray[serve]==2.60.*", *HTTP],
+    "litserve": ["torch==2.13.*", "litserve", *HTTP],
+    "fastapi": ["torch==2.13.*", "fastapi", *HTTP],
 }
 
 _VERSIONS = """
@@ -34,6 +42,7 @@ import json, platform
 from importlib.metadata import distributions
 names = {"skate", "ray", "dask", "distributed", "numpy", "msgspec", "cloudpickle"}
 names |= {"torch", "gymnasium", "stable-baselines3", "stable_baselines3", "mpi4py", "openmpi", "evotorch"}
+names |= {"litserve", "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "websockets"}
 found = {d.metadata["Name"].lower(): d.version for d in distributions() if d.metadata["Name"].lower() in names}
 print(json.dumps({"python": platform.python_version(), **dict(sorted(found.items()))}))
 """
@@ -52,7 +61,8 @@ def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
     """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
     home, python = ENVS / peer, python_of(peer)
     stamp = home / "made-from.json"
-    wanted = json.dumps([sys.version, REQUIREMENTS[peer], _project_file() if peer in ("skate", "rl", "mpi") else ""])
+    project = _project_file() if peer in ("skate", "rl", "mpi", "serve") else ""
+    wanted = json.dumps([sys.version, REQUIREMENTS[peer], project])
     if fresh or not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up the environment of {peer} …", flush=True)
         _run([sys.executable, "-m", "venv", "--clear", str(home)])

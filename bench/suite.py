@@ -1,4 +1,4 @@
-"""A suite of rows that are measured cell by cell: what `bench/rl` and `bench/train` share.
+"""A suite of rows that are measured cell by cell: what `bench/rl`, `bench/train` and `bench/serve` share.
 
 A row is one question; its cells are the programs that answer it, one of each peer, in the peer's own environment under
 `bench/.envs`. A cell is one process. Run 1 of every peer comes before run 2 of any, so that a machine that grows slower
@@ -357,4 +357,4 @@ def centre(values: list[float], seeds: bool) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit("This is what the suites share; run bench/rl/run.py or bench/train/run.py.")
+    sys.exit("This is what the suites share; run bench/rl/run.py, bench/train/run.py or bench/serve/run.py.")
