@@ -120,6 +120,10 @@ class App:
         await send({"type": "http.response.body", "body": b"half", "more_body": True})
         raise KeyError("late")
 
+    async def raise_at_once(self, scope: Message, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("at once")
+
     async def silent(self, scope: Message, receive: Any, send: Any) -> None:
         """Return without an answer."""
 

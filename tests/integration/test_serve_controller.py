@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import skate
 from serve_load import Load
 from skate import serve
+from skate.serve import client
 from skate.serve.records import CONTROLLER, NAMESPACE
 from waiting import wait_for
 
@@ -209,3 +211,85 @@ def test_the_address_of_http_is_kept_and_dead_replicas_hold_no_socket() -> None:
         assert int(answer.read()) == int(call.remote().result())
     serve.run(Page.options(num_replicas=2).bind(), port=0)
     assert serve.status().http_address == address
+
+
+def test_a_version_before_outlives_the_controller_while_an_update_without_its_deployments_goes_on(
+    tmp_path: Path,
+) -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=2)
+    def below() -> str:
+        return "before"
+
+    @serve.deployment(graceful_shutdown_timeout_s=2)
+    class Other:
+        def __init__(self) -> None:
+            wait_for((tmp_path / "gate").exists, 20, "the file of the test")
+
+        def __call__(self) -> str:
+            return "after"
+
+    @serve.deployment(graceful_shutdown_timeout_s=2)
+    class Above:
+        def __init__(self, model: Any) -> None:
+            self.model = model
+
+        async def __call__(self) -> Any:
+            return await self.model.remote()
+
+    handle = run(Above.bind(below.bind()))
+    with Load(lambda: handle.remote().result(timeout_s=20)) as load:
+        deploying = threading.Thread(target=run, args=(Above.bind(Other.bind()),))
+        deploying.start()
+        wait_for(lambda: "Other" in serve.status().applications["default"].deployments, 20, "the update to begin")
+        os.kill(controller(), signal.SIGKILL)
+        assert overview("below").replica_states == {"RUNNING": 1}
+        load.wait_for_more()
+        (tmp_path / "gate").touch()
+        deploying.join(20)
+        assert handle.remote().result() == "after"
+    assert not load.errors
+    assert set(load.answers) == {"before", "after"}
+
+
+def test_a_shutdown_whose_caller_dies_leaves_no_controller_that_is_over() -> None:
+    handle = run(Brain.bind())
+    first = controller()
+    client.ask_controller("shutdown")  # the caller dies here
+    run(Brain.bind())
+    assert controller() != first
+    assert len(pids(handle)) == 2
+
+
+def test_a_deploy_outlives_controllers_that_are_killed_long_after_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=2)
+    class Slow:
+        def __init__(self) -> None:
+            wait_for((tmp_path / "gate").exists, 20, "the file of the test")
+
+        def __call__(self) -> int:
+            return 1
+
+    run(Brain.options(num_replicas=0).bind(), "other")
+    now = [0.0]
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    errors: list[BaseException] = []
+
+    def deploy() -> None:
+        try:
+            run(Slow.bind())
+        except BaseException as error:
+            errors.append(error)
+
+    deploying = threading.Thread(target=deploy)
+    deploying.start()
+    for _ in range(3):
+        wait_for(lambda: "default" in serve.status().applications, 20, "the application to be known")
+        os.kill(controller(), signal.SIGKILL)
+        wait_for(lambda: overview("Slow").replica_states == {"STARTING": 1}, 20, "the successor to answer")
+        now[0] += 2 * client.PATIENCE_S
+    (tmp_path / "gate").touch()
+    deploying.join(20)
+    assert not deploying.is_alive()
+    assert not errors

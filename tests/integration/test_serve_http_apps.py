@@ -154,6 +154,27 @@ def test_an_origin_that_is_allowed_may_write() -> None:
     assert ask("/", "POST", headers={"Origin": "https://elsewhere.example"}).status == 403
 
 
+def test_a_page_of_an_origin_that_is_allowed_is_asked_for_the_token_and_may_read_the_answers() -> None:
+    """Also of another application, which its request is passed on to."""
+    run("app", "/", http_options={"port": 0, "token": "t", "allowed_origins": ("https://friend.example",)})
+    run("other", "/other")
+    friend = {"Origin": "https://friend.example"}
+    may_i = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for path in ("/", "/other"):
+        told = ask(path, "OPTIONS", headers=friend | may_i)
+        assert (told.status, told.headers["access-control-allow-headers"]) == (204, "authorization")
+        assert ask(path, "OPTIONS", headers={"Origin": "https://elsewhere.example"} | may_i).status == 401
+        for token, status in (("t", 200), ("wrong", 401)):
+            answer = ask(path, headers=friend | {"Authorization": f"Bearer {token}"})
+            assert answer.status == status
+            assert answer.headers["access-control-allow-origin"] == "https://friend.example"
+            assert answer.headers["vary"] == "origin"
+        answer = ask(path, headers={"Origin": "https://elsewhere.example", "Authorization": "Bearer t"})
+        assert answer.status == 200
+        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["vary"] == "origin"
+
+
 def test_tracebacks_are_shown_if_that_is_asked_for() -> None:
     @serve.deployment
     async def fails(request: Request) -> None:

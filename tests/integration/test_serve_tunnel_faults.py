@@ -25,7 +25,7 @@ from serve_tunnels import (
     until,
 )
 from skate.serve.tunnel import RemoteAppError, TunnelBroken
-from skate.serve.tunnel_frames import encode
+from skate.serve.tunnel_frames import FROM_SERVER, FrameDecoder, encode
 from waiting import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -38,6 +38,7 @@ __all__ = ["run"]  # a fixture
     [
         ("/raise_early", "KeyError: 'early'", False),
         ("/raise_late", "KeyError: 'late'", True),
+        ("/raise_at_once", "KeyError: 'at once'", False),
         ("/silent", "returned before its response was complete", False),
         ("/wrong", "'http.response.pathsend' are not forwarded", False),
     ],
@@ -51,6 +52,26 @@ def test_an_exception_of_the_application_is_raised_where_it_was_called(
             with pytest.raises(RemoteAppError, match=says):
                 await visit.through(client)
             assert bool(visit.answers) == started
+
+    run(main)
+
+
+def test_a_response_that_failed_at_its_start_leaves_nothing_for_the_next_one(run: Run) -> None:
+    async def main() -> None:
+        async with serving(App()) as (server, _, _):
+            sock = await asyncio.to_thread(server.address.connect)
+            reader, writer = await asyncio.open_connection(sock=sock)
+            decoder = FrameDecoder(FROM_SERVER)
+            kinds: list[str] = []
+            for path, last in (("/raise_at_once", "tunnel.error"), ("/echo", "http.response.body")):
+                for message in (Visit(path).scope, {"type": "http.request", "body": b"", "more_body": False}):
+                    writer.writelines(encode(message)[0])
+                while last not in kinds:
+                    data = await asyncio.wait_for(reader.read(1 << 16), WITHIN_S)
+                    kinds += [message["type"] for message in decoder.feed(data)]
+            writer.close()
+            await writer.wait_closed()
+            assert kinds == ["tunnel.error", "http.response.start", "http.response.body"]
 
     run(main)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ import skate
 from serve_load import Load, LoadElsewhere
 from skate import serve
 from skate.exceptions import ActorDiedError
+from skate.serve import blobs
+from skate.serve.records import NAMESPACE
 from waiting import wait_for
 
 
@@ -83,6 +86,22 @@ class Top:
 
 def pids(handle: Any) -> set[int]:
     return {response.result() for response in [handle.pid.remote() for _ in range(20)]}
+
+
+class Below:
+    """Says what it was made with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def __call__(self) -> str:
+        await asyncio.sleep(0.002)
+        return self.name
+
+
+def deployments() -> dict[str, Any]:
+    found: dict[str, Any] = serve.status().applications["default"].deployments
+    return found
 
 
 def test_updates_of_every_kind_drop_no_request_and_are_there_when_run_returns() -> None:
@@ -217,3 +236,107 @@ def test_an_update_while_another_one_is_under_way_wins(tmp_path: Path) -> None:
     with pytest.raises(serve.DeployFailedError, match="another version was deployed meanwhile"):
         skate.get(second)
     assert handle.remote().result() == 3
+
+
+def test_a_deployment_below_may_have_another_name_and_no_request_is_dropped() -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=5)
+    class First(Below):
+        pass
+
+    @serve.deployment(graceful_shutdown_timeout_s=5)
+    class Second(Below):
+        pass
+
+    handle = run(Top.bind(First.bind("first")))
+    with Load(lambda: handle.remote().result(timeout_s=20)) as load:
+        run(Top.bind(Second.bind("second")))
+        assert handle.remote().result() == "second"
+        load.wait_for_more()
+    assert not load.errors
+    assert set(load.answers) == {"first", "second"}
+    wait_for(lambda: set(deployments()) == {"Top", "Second"}, 20, "the deployment that is called no more to be gone")
+
+
+def test_an_update_whose_new_deployment_does_not_start_leaves_the_version_before_whole() -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=5)
+    class Good(Below):
+        pass
+
+    @serve.deployment(graceful_shutdown_timeout_s=5)
+    class Bad(Below):
+        def __init__(self) -> None:
+            raise OSError("no model")
+
+    handle = run(Top.bind(Good.bind("good")))
+    with Load(lambda: handle.remote().result(timeout_s=20)) as load:
+        with pytest.raises(serve.DeployFailedError, match=r"(?s)no model.*The version before it serves on"):
+            run(Top.bind(Bad.bind()))
+        load.wait_for_more()
+    assert not load.errors
+    assert set(load.answers) == {"good"}
+    wait_for(lambda: set(deployments()) == {"Top", "Good"}, 20, "the deployment that did not start to be gone")
+
+
+def test_replicas_that_cannot_all_start_are_an_error_and_those_of_the_version_before_stay(tmp_path: Path) -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=1)
+    class Lonely:
+        def __init__(self) -> None:
+            os.close(os.open(tmp_path / "taken", os.O_CREAT | os.O_EXCL))
+
+        def __call__(self) -> int:
+            return os.getpid()
+
+    with pytest.raises(serve.DeployFailedError, match=r"(?s)Lonely.*has 1 of 2 replicas.*FileExistsError"):
+        run(Lonely.options(num_replicas=2).bind())
+    (tmp_path / "taken").unlink()
+    handle = run(Lonely.bind())
+    pid = handle.remote().result()
+    with pytest.raises(serve.DeployFailedError, match=r"(?s)FileExistsError.*The version before it serves on"):
+        run(Lonely.options(num_replicas=2).bind())
+    assert handle.remote().result() == pid
+
+
+def test_a_new_version_that_dies_right_after_its_start_does_not_replace_the_one_before() -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=1)
+    class Fragile:
+        def __init__(self, lives: bool) -> None:
+            if not lives:
+                threading.Timer(0.02, os._exit, (1,)).start()
+
+        def __call__(self) -> int:
+            return os.getpid()
+
+    handle = run(Fragile.bind(True))
+    pid = handle.remote().result()
+    with pytest.raises(serve.DeployFailedError, match="The version before it serves on"):
+        run(Fragile.bind(False))
+    assert handle.options(idempotent=True).remote().result() == pid
+
+
+def test_of_a_version_that_failed_nothing_is_kept() -> None:
+    @serve.deployment(graceful_shutdown_timeout_s=1)
+    class Big:
+        def __init__(self, data: bytes, is_bad: bool) -> None:
+            if is_bad:
+                raise OSError("a bad model")
+
+        def __call__(self) -> None:
+            pass
+
+    before = set(blobs.digests())
+    run(Big.bind(b"small", False))
+    kept = set(blobs.digests())
+    with pytest.raises(serve.DeployFailedError):
+        run(Big.bind(bytes(3 << 20), True))
+    assert set(blobs.digests()) == kept
+    serve.delete("default")
+    with pytest.raises(serve.DeployFailedError):
+        run(Big.bind(bytes(3 << 20), True))
+    assert set(blobs.digests()) == before
+
+
+def test_blobs_of_which_only_a_part_was_written_are_removed_with_the_next_change() -> None:
+    skate.kv.put(f"{blobs.PIECE}broken/0000", b"a part", namespace=NAMESPACE)
+    assert "broken" in blobs.digests()
+    run(Model.bind(1))
+    assert "broken" not in blobs.digests()

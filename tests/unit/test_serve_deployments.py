@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -109,7 +111,7 @@ def test_packing_again_gives_the_same_versions_and_a_change_another() -> None:
     one, two, other = (packed(Api.bind(Model.bind(n)))[0] for n in (1, 1, 2))
     assert one == two
     assert (one["Api"].version, one["Model"].version == other["Model"].version) == (other["Api"].version, False)
-    assert packed(Model.options(version="7").bind())[0]["Model"].version == "7"
+    assert packed(Model.options(version="7").bind())[0]["Model"].version == "7 /"  # with the place where HTTP finds it
     assert packed(Model.options(ray_actor_options={"num_cpus": 2}).bind())[0]["Model"].version != one["Model"].version
 
 
@@ -179,3 +181,17 @@ def test_deployments_and_applications_can_be_copied_and_pickled() -> None:
     specs, blobs, _ = packed(again)
     assert sorted(specs) == ["Api", "Model"]
     assert arguments(specs["Model"], blobs) == ((5,), {})
+
+
+def test_a_module_that_was_edited_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What can be imported is pickled by its name, whatever its file says by now.
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_by_a_test.py"
+    text = "from skate import serve\n\n@serve.deployment\ndef answer(request):\n    return {}\n"
+    versions = []
+    for number in (1, 1, 2):
+        file.write_text(text.format(number))
+        module = importlib.import_module("edited_by_a_test")
+        (spec,) = pack(module.answer.bind(), "app", None)[0].deployments
+        versions.append(spec.version)
+    assert versions[0] == versions[1] != versions[2]

@@ -10,9 +10,13 @@ import random
 import msgspec
 import pytest
 
+from skate.serve.application import open_gates
 from skate.serve.reconcile import (
     PAUSE_S_MAX,
+    PROBATION_S,
+    SLOW_S,
     STARTING_MAX,
+    STEADY_S,
     TRIES,
     Command,
     Configure,
@@ -162,6 +166,11 @@ class World:
         self.serving_least = len(self.deployment.members)
         self.step()
 
+    def gates(self, may_begin: bool, may_replace: bool) -> None:
+        """Other deployments of the application do not run yet, or do."""
+        self.deployment.may_begin, self.deployment.may_replace = may_begin, may_replace
+        self.step()
+
     def kill(self) -> None:
         running = [id for id, each in self.alive.items() if each.state is State.RUNNING]
         if running:
@@ -199,7 +208,9 @@ def test_whatever_happens_it_comes_to_rest_as_it_should_be(seed: int) -> None:
     world = World(seed, spec(), luck=0.9)
     world.quiet()
     for number in range(30):
-        what = chance.choice(["become", "configure", "bad", "bad config", "kill", "scale", "adopt", "delete", "wait"])
+        what = chance.choice(
+            ["become", "configure", "bad", "bad config", "kill", "scale", "adopt", "delete", "wait", "gate"]
+        )
         target = world.deployment.spec
         if what == "become":
             world.become(spec(f"v{chance.randrange(4)}", replicas=chance.randrange(5)))
@@ -220,12 +231,16 @@ def test_whatever_happens_it_comes_to_rest_as_it_should_be(seed: int) -> None:
             world.deployment.delete()
             world.good = None
             world.step()
+        elif what == "gate":
+            world.gates(*chance.choice([(False, False), (True, False), (True, True)]))
         for _ in range(chance.choice([0, 1, 3, 10])):
             world.happen()
         if chance.random() < 0.2:
+            world.gates(True, True)
             world.quiet()
             deployment = world.deployment
             assert deployment.is_gone if deployment.deleted else deployment.is_settled
+    world.gates(True, True)
     world.quiet()
     deployment = world.deployment
     assert deployment.is_gone if deployment.deleted else deployment.is_settled
@@ -368,3 +383,151 @@ def test_a_deployment_that_is_deleted_while_replicas_start_and_drain_comes_to_an
     world.quiet()
     assert world.deployment.is_gone
     assert not world.alive
+
+
+def started(deployment: Deployment, now: float) -> list[str]:
+    """The replicas that a step has begun; all of them run at once."""
+    ids = [each.id for each in deployment.step(now) if isinstance(each, Start)]
+    for id in ids:
+        deployment.started(id, "node", b"", now)
+    return ids
+
+
+def old_one(replicas: int = 2) -> Deployment:
+    """A deployment of which the first version has run for long."""
+    deployment = Deployment(spec(replicas=replicas), replicas)
+    started(deployment, 0.0)
+    deployment.step(1.0)
+    return deployment
+
+
+#: When the first version has run for long.
+LATER = 100.0
+
+
+def test_a_later_replica_of_an_unproven_version_that_does_not_start_is_a_failure_of_the_version() -> None:
+    deployment = Deployment(spec(replicas=2), 2)
+    first, second = [each.id for each in deployment.step(0.0) if isinstance(each, Start)]
+    deployment.started(first, "node", b"", 0.1)
+    deployment.failed(second, "no luck", 0.1)
+    now = 0.1
+    for _ in range(TRIES - 1):
+        assert not deployment.broken
+        now += PAUSE_S_MAX  # the first replica has run for long meanwhile, which says nothing of the others
+        (id,) = [each.id for each in deployment.step(now) if isinstance(each, Start)]
+        deployment.failed(id, "no luck", now)
+    assert deployment.broken
+    assert "has 1 of 2 replicas" in deployment.why_broken
+    assert [each.id for each in deployment.members] == [first]
+
+
+def test_more_replicas_of_a_proven_version_than_start_are_given_up_and_those_that_run_stay() -> None:
+    deployment = old_one(1)
+    before = set(deployment.replicas)
+    deployment.become(spec(replicas=1), 1, proven=True)
+    deployment.become(spec(replicas=2), 2)
+    now = LATER
+    for _ in range(TRIES):
+        (id,) = [each.id for each in deployment.step(now) if isinstance(each, Start)]
+        deployment.failed(id, "no luck", now)
+        now += 1.0
+    assert deployment.broken
+    assert set(deployment.replicas) == before
+    deployment.become(spec(replicas=1), 1, proven=True)
+    assert not deployment.step(now)
+    assert deployment.is_settled
+
+
+def test_a_replica_that_dies_soon_after_its_start_is_followed_ever_more_slowly() -> None:
+    deployment = Deployment(spec(replicas=1), 1)
+    deployment.proven = True
+    now, pauses = 0.0, []
+    for _ in range(10):
+        (id,) = started(deployment, now)
+        now += 0.05
+        deployment.died(id, "killed", now)
+        wake = deployment.wake_at(now)
+        assert wake is not None
+        assert not started(deployment, wake - 0.001)
+        pauses.append(wake - now)
+        now = wake
+    assert pauses[:3] == pytest.approx([0.1, 0.2, 0.4])
+    assert pauses[-1] == pytest.approx(PAUSE_S_MAX)
+    (id,) = started(deployment, now)
+    now += STEADY_S
+    deployment.step(now)
+    deployment.died(id, "killed", now)
+    assert started(deployment, now), "one that has run for long is followed at once"
+
+
+def test_replicas_that_die_together_have_failed_once() -> None:
+    deployment = Deployment(spec(replicas=TRIES), TRIES)
+    for id in started(deployment, 0.0):
+        deployment.died(id, "its node is dead", 0.1)
+    assert (deployment.failures, deployment.broken) == (1, False)
+
+
+def test_a_new_version_that_dies_at_once_replaces_nothing() -> None:
+    deployment = old_one()
+    before = set(deployment.replicas)
+    deployment.become(spec("2", replicas=2), 2)
+    now = LATER
+    for _ in range(TRIES):
+        open_gates([deployment], now)
+        (id,) = started(deployment, now)
+        now += PROBATION_S / 2
+        open_gates([deployment], now)
+        assert not deployment.step(now) or deployment.members == list(deployment.replicas.values())
+        deployment.died(id, "killed", now)
+        now += 1.0
+    assert deployment.broken
+    assert {each.id for each in deployment.members} == before
+
+
+def test_a_deployment_begins_when_those_that_it_calls_run_and_leaves_its_old_replicas_when_all_run() -> None:
+    above, below = old_one(), old_one()
+    for each in (above, below):
+        each.become(spec("2", replicas=2), 2)
+
+    def look(now: float) -> None:
+        open_gates([above, below], now)
+
+    look(LATER)
+    assert not above.step(LATER), "what it calls does not run yet"
+    assert len(started(below, LATER)) == 1
+    look(LATER + 1.0)
+    assert not [each for each in below.step(LATER + 1.0) if not isinstance(each, Publish)], (
+        "the one above is not proven"
+    )
+    assert len(started(above, LATER + 1.0)) == 1
+    now = LATER + 2.0
+    look(now)
+    for each in (above, below):
+        drains = [command for command in each.step(now) if isinstance(command, Drain)]
+        assert len(drains) == 1
+        assert {member.version for member in each.members} == {"1", "2"}
+
+
+def test_settings_wait_until_every_deployment_of_the_target_runs() -> None:
+    above, below = old_one(), Deployment(spec(replicas=1), 1)
+    above.become(spec(config="other", replicas=2), 2)
+    open_gates([above, below], LATER)
+    assert not above.step(LATER)
+    started(below, LATER)
+    open_gates([above, below], LATER + 1.0)
+    assert [type(each) for each in above.step(LATER + 1.0)] == [Configure, Configure]
+
+
+def test_a_deployment_that_is_to_have_no_replicas_keeps_none_waiting() -> None:
+    above, below = old_one(), Deployment(spec(replicas=0), 0)
+    above.become(spec("2", replicas=2), 2)
+    open_gates([above, below], LATER)
+    assert started(above, LATER)
+
+
+def test_replicas_that_start_for_long_are_spoken_of() -> None:
+    deployment = Deployment(spec(replicas=2), 2)
+    first, _ = [each.id for each in deployment.step(0.0) if isinstance(each, Start)]
+    deployment.started(first, "node", b"", 0.1)
+    assert not deployment.why_waiting(SLOW_S / 2)
+    assert deployment.why_waiting(SLOW_S).startswith("1 of 2 replicas have been starting for 5 s")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import random
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -210,3 +212,14 @@ def test_an_iterator_is_closed_in_a_thread_when_its_reader_leaves() -> None:
         assert here not in closed_in
 
     asyncio.run(run())
+
+
+def test_threads_end_when_they_are_dropped() -> None:
+    async def use() -> None:
+        threads = Threads(2, "dropped")
+        await asyncio.gather(threads.run(time.sleep, 0.01), threads.run(time.sleep, 0.01))
+        assert any(each.name.startswith("dropped") for each in threading.enumerate())
+
+    asyncio.run(use())
+    gc.collect()
+    wait_for(lambda: not any(each.name.startswith("dropped") for each in threading.enumerate()), 10, "their end")

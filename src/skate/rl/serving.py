@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import io
 import os
 import time
@@ -92,7 +93,11 @@ class PolicyServer:
         """Show the policy playing."""
         from starlette.responses import HTMLResponse
 
-        return HTMLResponse(PAGE.read_text().replace("{env}", self._env).replace("{run}", self._run))
+        names = {"{env}": self._env, "{run}": self._run}
+        text = PAGE.read_text()
+        for place, name in names.items():
+            text = text.replace(place, html.escape(name))
+        return HTMLResponse(text)
 
     @serve.websocket("/play")
     async def play(self, socket: serve.WebSocket) -> None:
@@ -101,8 +106,9 @@ class PolicyServer:
             await socket.close(1013, "too many visitors play at present")
             return
         self._playing += 1
-        game = await asyncio.to_thread(Game, self._env)
+        game: Game | None = None
         try:
+            game = await asyncio.to_thread(Game, self._env)
             observation = await asyncio.to_thread(game.reset)
             while not socket.is_over:
                 due = time.monotonic() + game.pause_s
@@ -118,7 +124,8 @@ class PolicyServer:
             pass
         finally:
             self._playing -= 1
-            await asyncio.to_thread(game.close)
+            if game is not None:
+                await asyncio.to_thread(game.close)
 
 
 class Game:

@@ -12,7 +12,7 @@ from typing import Any
 
 import skate
 from skate.exceptions import SkateError
-from skate.serve.client import ask_controller, has_controller, tell_controller
+from skate.serve.client import ask_controller, end_all, has_controller, shut_down, tell_controller
 from skate.serve.config import HTTPOptions, from_dict
 from skate.serve.deployments import Application, Deployment, pack
 from skate.serve.directory import refresh
@@ -133,12 +133,9 @@ def shutdown() -> None:
     """Serve nothing any more, and answer no HTTP. Requests that are there are answered first."""
     if not skate.is_initialized() or not has_controller():
         return
-    ask_controller("shutdown")
+    shut_down()
     refresh()
-    for each in skate.util.list_named_actors(all_namespaces=True):
-        if each["namespace"] == NAMESPACE and each["name"] != CONTROLLER:
-            _kill(each["name"])
-    _kill(CONTROLLER)
+    end_all()
 
 
 def get_app_handle(name: str = DEFAULT_APP) -> DeploymentHandle:
@@ -245,10 +242,3 @@ def _block() -> None:
         if is_main:
             signal.signal(signal.SIGTERM, before)
         shutdown()
-
-
-def _kill(name: str) -> None:
-    try:
-        skate.kill(skate.get_actor(name, NAMESPACE))
-    except ValueError:
-        pass

@@ -7,9 +7,11 @@ import msgspec
 import skate
 from skate.serve.records import NAMESPACE
 
-__all__ = ["digests", "forget", "keep", "load"]
+__all__ = ["digests", "forget", "keep", "keep_only", "load"]
 
 PIECE_BYTES = 1 << 20
+#: How keys begin.
+HEAD, PIECE = "blob/", "piece/"
 
 
 class Head(msgspec.Struct):
@@ -45,21 +47,27 @@ def load(digest: str) -> bytes:
 
 def forget(digest: str) -> None:
     """Remove a blob: first what says that it is whole."""
-    head = skate.kv.get(_head(digest), namespace=NAMESPACE)
     skate.kv.delete(_head(digest), namespace=NAMESPACE)
-    pieces = 0 if head is None else msgspec.msgpack.decode(head, type=Head).pieces
-    for index in range(pieces):
-        skate.kv.delete(_piece(digest, index), namespace=NAMESPACE)
+    for key in skate.kv.keys(f"{PIECE}{digest}/", namespace=NAMESPACE):
+        skate.kv.delete(key, namespace=NAMESPACE)
 
 
-def digests() -> list[str]:
-    """All blobs that are whole."""
-    return [key.decode().partition("/")[2] for key in skate.kv.keys("blob/", namespace=NAMESPACE)]
+def keep_only(needed: set[str]) -> None:
+    """Remove all other blobs."""
+    for digest in digests() - needed:
+        forget(digest)
+
+
+def digests() -> set[str]:
+    """All blobs, also those of which there is only a part: who wrote or removed them may have been killed."""
+    heads = skate.kv.keys(HEAD, namespace=NAMESPACE)
+    pieces = skate.kv.keys(PIECE, namespace=NAMESPACE)
+    return {key.decode().split("/")[1] for key in [*heads, *pieces]}
 
 
 def _head(digest: str) -> str:
-    return f"blob/{digest}"
+    return f"{HEAD}{digest}"
 
 
 def _piece(digest: str, index: int) -> str:
-    return f"piece/{digest}/{index:04}"
+    return f"{PIECE}{digest}/{index:04}"

@@ -86,11 +86,13 @@ class HTTPOptions:
     token: str | None = field(default=None, repr=False)
     #: Pages of other sites may only read: other methods and websockets are refused if a browser says by `Origin` that
     #: the page came from elsewhere. These origins may do all, for example "https://example.com"; "*" stands for all.
+    #: On loopback without a token, the page's own site has to be named too, unless it is localhost or an address.
     #: Apps of serve.ingress are not protected: they have their own rules.
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 64 << 20
     max_header_bytes: int = 64 << 10
     header_timeout_s: float = 10.0
+    #: The silence allowed within a body, and how much later it may end than at 16 KiB in each second. Then it is a 408.
     body_timeout_s: float = 60.0
     #: Requests that may wait in one replica where its deployment sets no max_queued_requests.
     max_queued_requests: int = 1000

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
 
 import skate
 from skate.serve import blobs, ledger
-from skate.serve.application import App
+from skate.serve.application import App, open_gates
+from skate.serve.client import end_all
 from skate.serve.config import HTTPOptions
 from skate.serve.crew import Crew
 from skate.serve.demand import Demand, probe_every_s
-from skate.serve.directory import publish_routes, publish_table, table_keys
 from skate.serve.ledger import Kept
 from skate.serve.metrics import prometheus_text
+from skate.serve.publishing import Publisher
 from skate.serve.reconcile import Command, Configure, Deployment, Drain, Kill, Publish, Replica, Start, State
-from skate.serve.records import CONTROLLER, NAMESPACE, AppSpec, Member, Route, Routes, Table
+from skate.serve.records import AppSpec
 from skate.serve.replica import LINGER_S
 from skate.serve.report import ApplicationStatusOverview, ServeStatus, application_overview, deployment_overview
 
@@ -35,6 +35,8 @@ WAKE_EVERY_S = 1.0
 ASK_S = 0.2
 #: A version that does not start to work is looked at so often: what ends the wait may be no event.
 LOOK_EVERY_S = 0.1
+#: A controller that has nothing more to do ends itself after so long, if that was not done before.
+FAREWELL_S = 1.0
 #: After an error of its own, the controller goes on so soon.
 PAUSE_S = 0.5
 
@@ -50,8 +52,7 @@ class Controller:
         self._demand = Demand(self._crew)
         self._http: HTTPOptions | None = None
         self._address: tuple[str, int] | None = None
-        self._numbers = int(time.time() * 1000)
-        self._routes: list[Route] = []
+        self._publisher = Publisher()
         self._is_recovering = True
         #: Replicas may not take longer to end, once everything is shut down.
         self._drain_s_max = float("inf")
@@ -87,8 +88,8 @@ class Controller:
             await before.settled.wait()  # asked again, because the controller was killed meanwhile
             return before.outcome or ""
         prefix = spec.route_prefix
-        taken = next((name for name, each in self._apps.items() if each.prefix == prefix and name != spec.name), None)
-        if prefix is not None and taken is not None:
+        taken = next((name for name, each in self._apps.items() if prefix in each.prefixes and name != spec.name), None)
+        if taken is not None:
             return (
                 f"the route_prefix {prefix!r} is that of the application {taken!r}.\n"
                 f"  next: serve.run(…, route_prefix=…) with another one, or serve.delete({taken!r}) first."
@@ -131,6 +132,11 @@ class Controller:
         for task in self._loops:
             task.cancel()
         ledger.forget_all()
+        # The caller ends this controller; but it may be dead by now, and the next caller is to find none that is over.
+        asyncio.get_running_loop().call_later(FAREWELL_S, end_all)
+
+    async def is_there(self) -> None:
+        """Whether it answers."""
 
     async def ends_with(self, pid: int) -> bool:
         """Whether a process has started the node, so that this controller ends with it."""
@@ -163,10 +169,12 @@ class Controller:
     async def knocked(self, node: str) -> None:
         """A connection waits on a node where no replica answers HTTP: one is started that does."""
         for app in self._apps.values():
-            key = next((each.key for each in app.target.deployments if each.is_ingress), "")
-            deployment = self._deployments.get(key)
-            if app.target.route_prefix is not None and deployment is not None and deployment.wanted == 0:
-                self._demand.waits(key, f"socket of {node}", 1)
+            spec = next((each for each in app.target.deployments if each.is_ingress), None)
+            if spec is None or spec.scaling is None or app.target.route_prefix is None:
+                continue  # it answers no HTTP, or has no replicas because that was asked for
+            deployment = self._deployments.get(spec.key)
+            if deployment is not None and deployment.wanted == 0:
+                self._demand.waits(spec.key, f"socket of {node}", 1)
                 self._demand.look(self._deployments)
                 self._changed.set()
                 return
@@ -174,23 +182,34 @@ class Controller:
     # -- what is to be ----------------------------------------------------------------------------------------------
 
     def _aim(self, app: App) -> None:
-        """The deployments of an application are to be what its target says."""
-        proven = {each.key: each for each in app.good.deployments} if app.good is not None else {}
-        specs = {each.key: each for each in app.target.deployments}
+        """The deployments of an application are to be what its target says.
+
+        Those of the version that worked before stay until the target works: its replicas may call them.
+        """
+        good = {each.key: each for each in app.good.deployments} if app.good is not None else {}
+        specs = good | {each.key: each for each in app.target.deployments}
         for key, spec in specs.items():
             found = self._deployments.get(key)
             wanted = self._demand.aim(spec, found)
             if found is None:
                 found = self._deployments[key] = Deployment(spec, wanted)
                 if not self._is_recovering:
-                    self._publish(found)  # its handles may be used by deployments that are being started
-            found.become(spec, wanted, proven=spec == proven.get(key))
+                    self._publisher.table(found)  # its handles may be used by deployments that are being started
+            found.become(spec, wanted, proven=spec == good.get(key))
         for each in self._of(app.target.name):
-            if each.spec.key not in specs:
+            if each.spec.key in specs:
+                continue
+            each.wanted = len(each.members)  # those of a target that was given up may be called by its other replicas
+            if not each.members:
                 each.delete()
 
     def _of(self, app: str) -> list[Deployment]:
         return [each for each in self._deployments.values() if each.spec.app == app]
+
+    def _aimed(self, app: App) -> list[Deployment]:
+        """The deployments of the target; callers come before those that they call."""
+        found = [self._deployments.get(each.key) for each in app.target.deployments]
+        return [each for each in found if each is not None and not each.deleted]
 
     # -- what is done -----------------------------------------------------------------------------------------------
 
@@ -216,6 +235,8 @@ class Controller:
 
     def _step(self, now: float) -> None:
         self._crew.start_waiting()
+        for app in self._apps.values():
+            open_gates(self._aimed(app), now)
         for deployment in list(self._deployments.values()):
             for command in deployment.step(now):
                 self._carry_out(deployment, command)
@@ -244,50 +265,52 @@ class Controller:
         elif isinstance(command, Kill):
             crew.kill(deployment, command.id)
         elif isinstance(command, Publish):
-            self._publish(deployment)
+            self._publisher.table(deployment)
 
     def _silent_s(self, deployment: Deployment) -> float | None:
         """How long connections of HTTP without a request are kept: not at all if no application is left for them."""
-        ends = deployment.deleted and not any(app.prefix is not None for app in self._apps.values())
+        ends = deployment.deleted and not any(app.prefixes for app in self._apps.values())
         return 0.0 if ends else None
-
-    def _publish(self, deployment: Deployment, *, deleted: bool = False) -> None:
-        spec = deployment.spec
-        members = [Member(each.id, each.node, each.tunnel) for each in deployment.members]
-        self._numbers += 1
-        publish_table(Table(spec.key, self._numbers, spec.max_ongoing, spec.max_queued, members, deleted))
 
     def _conclude(self, now: float) -> None:
         """What the steps have come to: applications that work, that failed, that are gone."""
         for name, app in list(self._apps.items()):
-            deployments = self._of(name)
-            for each in [each for each in deployments if each.is_gone]:
-                self._publish(each, deleted=True)
+            for each in [each for each in self._of(name) if each.is_gone]:
+                self._publisher.table(each, deleted=True)
                 del self._deployments[each.spec.key]
                 self._demand.forget(each.spec.key)
+                self._drop_blobs()
             if app.deleting:
                 if not self._of(name):
                     del self._apps[name]
                     ledger.forget_app(name)
                     self._drop_blobs()
                 continue
-            current = [each for each in deployments if not each.deleted]
+            current = self._aimed(app)
             broken = next((each for each in current if each.broken), None)
             if broken is not None:
                 self._give_up(app, broken)
-            elif app.outcome is None and all(each.is_settled and _has_spread(each, now) for each in current):
-                app.outcome = ""
-                app.good = app.target
-                self._keep(app)
-                self._drop_blobs()
-        self._publish_routes()
+            elif all(each.is_settled and each.has_spread(now, LINGER_S) for each in current):
+                if app.outcome is None:
+                    self._succeed(app, current, now)
+                elif now - app.concluded_at >= LINGER_S and all(each.has_replaced for each in current):
+                    self._leave_behind(app, current)
+        self._publisher.routes(self._apps.values())
         for app in self._apps.values():
             if app.outcome is not None:
                 app.settled.set()
 
+    def _succeed(self, app: App, current: list[Deployment], now: float) -> None:
+        app.outcome, app.concluded_at = "", now
+        app.good = app.target
+        for each in current:
+            each.proven = True
+        self._keep(app)
+        self._drop_blobs()
+
     def _give_up(self, app: App, broken: Deployment) -> None:
         """A version does not start: what worked before it is to be again."""
-        why = f"deployment {broken.spec.name} of application {app.target.name} did not start.\n{broken.message}"
+        why = broken.why_broken
         if app.good is not None:
             app.outcome = f"{why}\n  The version before it serves on."
             app.target = app.good
@@ -296,19 +319,18 @@ class Controller:
             app.outcome = why
             for each in self._of(app.target.name):
                 each.delete()
+        app.concluded_at = time.monotonic()
         self._keep(app)
+        self._drop_blobs()
+        self._changed.set()
 
-    def _publish_routes(self) -> None:
-        routes = [
-            Route(app.prefix, name, f"{name}#{app.target.ingress}")
-            for name, app in self._apps.items()
-            if app.prefix is not None and app.good is not None
-        ]
-        routes.sort(key=lambda each: len(each.prefix), reverse=True)
-        if routes != self._routes:
-            self._routes = routes
-            self._numbers += 1
-            publish_routes(Routes(self._numbers, routes))
+    def _leave_behind(self, app: App, current: list[Deployment]) -> None:
+        """Delete what the target has no more, one after another: callers have to answer what they have first."""
+        keys = {each.spec.key for each in current}
+        rest = [each for each in self._of(app.target.name) if each.spec.key not in keys]
+        if rest and not any(each.deleted for each in rest):
+            rest[0].delete()
+            self._changed.set()
 
     # -- what is kept -----------------------------------------------------------------------------------------------
 
@@ -319,12 +341,12 @@ class Controller:
             ledger.keep_app(Kept(app.target, app.good, app.deployed_at, app.deleting))
 
     def _drop_blobs(self) -> None:
-        needed: set[str] = set()
+        """Forget what no application needs, and no deployment that may yet start a replica."""
+        there = [each.spec for each in self._deployments.values() if not each.deleted]
+        needed = {digest for spec in there for digest in (spec.code, spec.config)}
         for app in self._apps.values():
-            needed |= app.target.digests() | (app.good.digests() if app.good is not None else set())
-        for digest in blobs.digests():
-            if digest not in needed:
-                blobs.forget(digest)
+            needed |= app.digests()
+        blobs.keep_only(needed)
         self._crew.forget_blobs(needed)
 
     def _recover(self) -> None:
@@ -341,10 +363,7 @@ class Controller:
         for app in self._apps.values():
             for each in self._of(app.target.name) if app.deleting else []:
                 each.delete()
-        for key in table_keys():
-            if key not in self._deployments:
-                self._numbers += 1
-                publish_table(Table(key, self._numbers, 0, 0, deleted=True))
+        self._publisher.remove_others(self._deployments)
         if self._http is not None:
             self._tidying = asyncio.ensure_future(self._crew.tidy_keepers())
         self._is_recovering = False
@@ -368,31 +387,11 @@ class Controller:
     # -- what is said -----------------------------------------------------------------------------------------------
 
     def _report(self, app: App) -> ApplicationStatusOverview:
+        now, full = time.monotonic(), self._crew.full
         deployments = {
             each.spec.name: deployment_overview(
-                each, self._demand.counted(each.spec.key), self._crew.full.get(each.spec.key, "")
+                each, self._demand.counted(each.spec.key), full.get(each.spec.key) or each.why_waiting(now)
             )
             for each in self._of(app.target.name)
         }
         return application_overview(app, deployments)
-
-
-def _has_spread(deployment: Deployment, now: float) -> bool:
-    """Whether processes had time to hear that the replicas of another version are to be used no more."""
-    return not any(
-        each.state is State.DRAINING and each.version != deployment.spec.version and now - each.since < LINGER_S
-        for each in deployment.replicas.values()
-    )
-
-
-#: What the actor is made with.
-ACTOR_OPTIONS: dict[str, Any] = {
-    "name": CONTROLLER,
-    "namespace": NAMESPACE,
-    "lifetime": "detached",
-    "get_if_exists": True,
-    "max_restarts": -1,
-    "max_task_retries": 0,
-    "max_concurrency": 10_000,
-    "num_cpus": 0,
-}

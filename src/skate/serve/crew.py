@@ -14,15 +14,17 @@ import skate
 from skate.exceptions import ActorDiedError, ActorError, ActorUnavailableError, TaskError
 from skate.serve import blobs, configs, ledger
 from skate.serve.metrics import Snapshot
-from skate.serve.placement import NoNode, place, remove_group
+from skate.serve.placement import NoNode, has_group, place, remove_group
 from skate.serve.reconcile import Deployment, State
 from skate.serve.records import NAMESPACE, AppSpec, DeploymentSpec, ReplicaRecord
 from skate.serve.replica import LINGER_S, Hello, Replica
 
 __all__ = ["Crew"]
 
-#: A replica that does not say how it is for so long is looked at again; it is ended for its health only.
-PROBE_WITHIN_S = 5.0
+#: A replica that drains may take so long beyond its time to say that it has ended.
+ANSWERS_WITHIN_S = 5.0
+#: The answers of all replicas are waited for so long; those that come later count all the same.
+PROBES_WITHIN_S = 0.5
 #: Calls at a time that a replica can have; its slots let fewer of them work.
 CALLS_MAX = 100_000
 #: What the error of a replica says that has ended in order.
@@ -51,6 +53,8 @@ class Crew:
         self._unplaced: dict[Key, tuple[Deployment, AppSpec, DeploymentSpec, Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._checked: dict[Key, float] = {}
+        #: Questions that have no answer yet.
+        self._probes: dict[Key, asyncio.Task[None]] = {}
         #: Why a replica was ended that was not well.
         self._unwell: dict[Key, str] = {}
         #: What each replica has counted; and, by deployment, those that are gone.
@@ -69,6 +73,9 @@ class Crew:
         record = ReplicaRecord(spec.key, id, spec.version, spec.settings, spec.drain_s, has_socket=has_socket)
         self._unplaced.pop((spec.key, id), None)
         try:
+            if has_group(spec):
+                record = msgspec.structs.replace(record, has_group=True)
+                self._keep(record)  # what it reserves would be lost with this controller, too
             options, record = place(spec, record, self._records.values())
             self._keep(record)  # first: a replica that is not in the ledger would be lost with this controller
             actor = _ReplicaActor.options(**options, name=record.name, namespace=NAMESPACE, lifetime="detached").remote(
@@ -206,7 +213,7 @@ class Crew:
     async def _drain(self, actor: Any, timeout_s: float, linger_s: float, silent_s: float | None) -> None:
         try:
             ended = _awaited(actor.drain.remote(timeout_s, linger_s, silent_s))
-            done = await asyncio.wait_for(ended, timeout_s + PROBE_WITHIN_S)
+            done = await asyncio.wait_for(ended, timeout_s + ANSWERS_WITHIN_S)
         except ActorDiedError:
             return
         except (asyncio.TimeoutError, TaskError, ActorError):
@@ -245,32 +252,44 @@ class Crew:
     # -- questions --------------------------------------------------------------------------------------------------
 
     async def probe(self, deployments: list[Deployment]) -> None:
-        """Ask all replicas what they have to do, and those whose turn it is whether they are well."""
-        questions = [
-            self._probe(deployment, id, actor)
-            for deployment in deployments
-            for id in list(deployment.replicas)
-            if (actor := self._actors.get((deployment.spec.key, id))) is not None
-            and deployment.replicas[id].state.name != "STARTING"
-        ]
-        if questions:
-            await asyncio.gather(*questions)
+        """Ask all replicas what they have to do, and those whose turn it is whether they are well.
 
-    async def _probe(self, deployment: Deployment, id: str, actor: Any) -> None:
-        key = (deployment.spec.key, id)
-        try:
-            counted: Snapshot = await asyncio.wait_for(_awaited(actor.probe.remote()), PROBE_WITHIN_S)
-        except (ActorError, asyncio.TimeoutError):
-            return
-        if key not in self._actors:  # it has ended meanwhile
-            return
-        self.counted[key] = counted
+        One that does not answer is not asked again, and holds up no other. Its health is asked all the same.
+        """
         now = time.monotonic()
-        if now - self._checked.setdefault(key, now) >= deployment.spec.health_period_s:
-            self._checked[key] = now
-            self._spawn(self._check(deployment, id, actor))
+        for deployment in deployments:
+            for id, replica in list(deployment.replicas.items()):
+                key = (deployment.spec.key, id)
+                actor = self._actors.get(key)
+                if actor is None or replica.state is State.STARTING:
+                    continue
+                if key not in self._probes:
+                    self._probes[key] = self._spawn(self._probe(key, actor))
+                if now - self._checked.setdefault(key, now) >= deployment.spec.health_period_s:
+                    self._checked[key] = float("inf")  # until it has been answered
+                    self._spawn(self._check(deployment, id, actor))
+        if self._probes:
+            await asyncio.wait(self._probes.values(), timeout=PROBES_WITHIN_S)
+
+    async def _probe(self, key: Key, actor: Any) -> None:
+        try:
+            counted: Snapshot = await actor.probe.remote()
+        except ActorError:
+            return
+        finally:
+            self._probes.pop(key, None)
+        if key in self._actors:  # else it has ended meanwhile
+            self.counted[key] = counted
 
     async def _check(self, deployment: Deployment, id: str, actor: Any) -> None:
+        try:
+            await self._look(deployment, id, actor)
+        finally:
+            if (deployment.spec.key, id) in self._actors:
+                self._checked[deployment.spec.key, id] = time.monotonic()
+
+    async def _look(self, deployment: Deployment, id: str, actor: Any) -> None:
+        """Ask a replica whether it is well, and end it if it was not several times."""
         replica = deployment.replicas.get(id)
         if replica is None or replica.state is not State.RUNNING:
             return
@@ -305,10 +324,11 @@ class Crew:
             self._put[digest] = configs.put(blobs.load(digest))
         return self._put[digest]
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def _awaited(ref: Any) -> Any:

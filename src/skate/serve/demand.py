@@ -55,7 +55,10 @@ class Demand:
 
     def waits(self, key: str, process: str, count: int) -> None:
         """A process has so many requests that wait for a replica."""
-        self._waiting[key, process] = (time.monotonic(), count)
+        if count:
+            self._waiting[key, process] = (time.monotonic(), count)
+        else:
+            self._waiting.pop((key, process), None)
 
     def look(self, deployments: Mapping[str, Deployment]) -> None:
         """Say how many replicas deployments are to have by now."""

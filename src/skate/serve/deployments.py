@@ -154,7 +154,8 @@ def pack(application: Application, name: str, route_prefix: str | None) -> tuple
     specs: list[DeploymentSpec] = []
     try:
         for each, called in packing.found():
-            specs.append(_spec(each, called, name, each is application, blobs))
+            is_ingress = each is application
+            specs.append(_spec(each, called, name, is_ingress, route_prefix, blobs))
     finally:
         _packing.reset(token)
     paths = [path or os.getcwd() for path in sys.path]
@@ -190,7 +191,9 @@ class _Packing:
 _packing: ContextVar[_Packing | None] = ContextVar("packing", default=None)
 
 
-def _spec(each: Application, called: str, app: str, is_ingress: bool, blobs: dict[str, bytes]) -> DeploymentSpec:
+def _spec(
+    each: Application, called: str, app: str, is_ingress: bool, route_prefix: str | None, blobs: dict[str, bytes]
+) -> DeploymentSpec:
     options = each._deployment._options
     code = _dumps(called, (each._deployment._target, each._args, each._kwargs), "its class or its arguments")
     config = b""
@@ -214,7 +217,9 @@ def _spec(each: Application, called: str, app: str, is_ingress: bool, blobs: dic
     count = options.num_replicas if isinstance(options.num_replicas, int) else 1
     if scaling is not None:
         count = scaling.min_replicas if scaling.initial_replicas is None else scaling.initial_replicas
-    version = options.version or _digest(digests["code"].encode() + packed_options)
+    version = options.version or _digest(digests["code"].encode() + packed_options + _source(each._deployment._target))
+    if is_ingress:  # it is HTTP that replicas of another place, or none, would answer
+        version = f"{version} {route_prefix}"
     return DeploymentSpec(
         app=app,
         name=called,
@@ -231,6 +236,15 @@ def _spec(each: Application, called: str, app: str, is_ingress: bool, blobs: dic
         scaling=None if scaling is None else msgspec.to_builtins(scaling),
         is_ingress=is_ingress,
     )
+
+
+def _source(target: Any) -> bytes:
+    """The file that a class or function is from: what can be imported is pickled by its name, whatever it says."""
+    try:
+        with open(inspect.getsourcefile(target) or "", "rb") as file:
+            return hashlib.blake2b(file.read(), digest_size=16).digest()
+    except (OSError, TypeError):  # of a notebook, or an object with `__call__`
+        return b""
 
 
 def _dumps(called: str, value: Any, what: str, dump: Callable[[Any], bytes] = cloudpickle.dumps) -> bytes:

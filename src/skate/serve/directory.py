@@ -73,6 +73,10 @@ def read_routes() -> Routes:
     return Routes(0, []) if data is None else _routes.decode(data)
 
 
+def _deleted(key: str) -> Table:
+    return Table(key, LAST, 0, 0, deleted=True)
+
+
 class Directory:
     """The tables that this process uses, kept up to date by a thread until Skate is shut down."""
 
@@ -80,6 +84,7 @@ class Directory:
         self._lock = threading.Lock()
         self._tables: dict[str, OnTable] = {}
         self._on_routes: list[OnRoutes] = []
+        self._routes_number = 0
         self._subscription = skate.pubsub.subscribe(TOPIC, namespace=NAMESPACE)
         self.ended = False
         threading.Thread(target=self._listen, name="skate-serve-directory", daemon=True).start()
@@ -92,8 +97,8 @@ class Directory:
         with self._lock:
             self._tables[key] = on_table
         on_table(table)
-        again = read_table(key)  # a change between the two is in it
-        if again is not None and again.number > table.number:
+        again = read_table(key) or _deleted(key)  # a change between the two is in it
+        if again.number > table.number:
             on_table(again)
         return True
 
@@ -111,9 +116,8 @@ class Directory:
     def read_all(self) -> None:
         """Read everything from the store: what was published may not have come yet, or was missed."""
         for key, on_table in list(self._tables.items()):
-            on_table(read_table(key) or Table(key, LAST, 0, 0, deleted=True))
-        for on_routes in list(self._on_routes):
-            on_routes(read_routes())
+            on_table(read_table(key) or _deleted(key))
+        self._tell_routes(read_routes())
 
     def _listen(self) -> None:
         missed = 0
@@ -142,9 +146,15 @@ class Directory:
             if on_table is not None:
                 on_table(table)
         else:
-            routes = _routes.decode(memoryview(message)[1:])
-            for on_routes in list(self._on_routes):
-                on_routes(routes)
+            self._tell_routes(_routes.decode(memoryview(message)[1:]))
+
+    def _tell_routes(self, routes: Routes) -> None:
+        with self._lock:  # what was read may be older than what was heard meanwhile
+            if routes.number < self._routes_number:
+                return
+            self._routes_number = routes.number
+        for on_routes in list(self._on_routes):
+            on_routes(routes)
 
 
 _directory: Directory | None = None

@@ -120,12 +120,12 @@ class Dispatcher:
             request.bound(seat, ref)
             if request.is_cancelled and ref is not None:
                 skate.cancel(ref)
-            if request.stream or self.router.waiting:
+            with self._lock:
+                watched = request.stream or bool(self.router.waiting)
+                if not watched and request.counted is seat:  # else its answer has come already
+                    self._unwatched.add(request)
+            if watched:
                 self._watch(request)
-            else:
-                self._unwatched.add(request)
-                if self.router.waiting:  # since a moment ago, and that request has not seen this one
-                    self._watch(request)
             return
 
     def _watch(self, request: Request) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections.abc import MutableMapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any
 
 from skate.serve.dispatch import Dispatcher, Request, dispatcher
+from skate.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from skate.serve.responses import Receive, Scope, Send
 from skate.serve.router import Seat
 from skate.serve.tunnel import TunnelBroken, TunnelClient
@@ -63,18 +65,42 @@ class Tunnels:
 class Forwarder:
     """The other applications, as this process reaches them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_waiting: int) -> None:
         self._tunnels: dict[str, Tunnels] = {}
+        #: Requests that may wait for a deployment that sets no limit of its own.
+        self._most_waiting = most_waiting
 
     async def __call__(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a replica of another deployment answer. Raises TunnelBroken if it dies meanwhile."""
+        """Let a replica of another deployment answer.
+
+        Raises TunnelBroken if it dies meanwhile, BackPressureError if too many requests wait for one, and
+        DeploymentUnavailableError if none can be reached.
+        """
+        if scope["type"] == "websocket":
+            ahead = Ahead(receive)
+            try:
+                await self._forward(key, scope, ahead, send, ahead.outlasts)
+            finally:
+                ahead.end()
+        else:
+            await self._forward(key, scope, receive, send, _done)
+
+    async def _forward(
+        self,
+        key: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        is_done: Callable[[Coroutine[Any, Any, None]], Awaitable[bool]],
+    ) -> None:
         tunnels = self._tunnels.get(key)
         if tunnels is None or tunnels.owner.deleted or tunnels.owner.ended:
             tunnels = self._tunnels[key] = Tunnels(await asyncio.to_thread(dispatcher, key))
         first: MutableMapping[str, Any] | None = None
         for attempt in range(ATTEMPTS):
             passage = Passage()
-            await _place(tunnels.owner, passage)
+            if not await is_done(_place(tunnels.owner, passage, self._most_waiting)):
+                return
             try:
                 if passage.error is not None:
                     raise passage.error
@@ -89,18 +115,25 @@ class Forwarder:
                 await client(scope, receive, send, first)
                 break
             except TunnelBroken as error:
-                if error.started or error.was_sent or attempt == ATTEMPTS - 1:
+                if error.started or error.was_sent:
                     raise
-                tunnels.owner.lost(passage)
+                if attempt == ATTEMPTS - 1:
+                    raise DeploymentUnavailableError(f"no replica of {key} can be reached.") from error
+                # Only a refusal shows that the process has ended. Others come of this process, or pass.
+                if error.__cause__ is None or isinstance(error.__cause__, ConnectionRefusedError):
+                    tunnels.owner.lost(passage)
             finally:
                 tunnels.owner.answered(passage)
 
 
-async def _place(owner: Dispatcher, passage: Passage) -> None:
-    """Wait for a replica that has a place."""
+async def _place(owner: Dispatcher, passage: Passage, most_waiting: int) -> None:
+    """Wait for a replica that has a place. Raises BackPressureError if too many wait."""
     owner.send(passage)
     if passage.is_bound:
         return
+    if owner.router.max_queued < 0 and owner.waiting > most_waiting:
+        _give_up(owner, passage)
+        raise BackPressureError(deployment=owner.key.partition("#")[2], waiting=most_waiting)
     loop = asyncio.get_running_loop()
     bound = loop.create_future()
 
@@ -115,9 +148,58 @@ async def _place(owner: Dispatcher, passage: Passage) -> None:
     try:
         await bound
     except asyncio.CancelledError:
-        owner.cancel(passage)
-        passage.when_bound(lambda: owner.answered(passage))  # another thread may give it a place at this moment
+        _give_up(owner, passage)
         raise
+
+
+def _give_up(owner: Dispatcher, passage: Passage) -> None:
+    """Wait no more."""
+    owner.cancel(passage)
+    passage.when_bound(lambda: owner.answered(passage))  # another thread may give it a place at this moment
+
+
+async def _done(work: Coroutine[Any, Any, None]) -> bool:
+    """Wait for some work. A request over HTTP is cancelled by its guard if its client goes."""
+    await work
+    return True
+
+
+class Ahead:
+    """The messages of a websocket, of which one is awaited ahead: that shows if the client goes before it is heard."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._messages: deque[MutableMapping[str, Any]] = deque()
+        self._next: asyncio.Future[MutableMapping[str, Any]] | None = None
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        """The next message."""
+        if self._messages:
+            return self._messages.popleft()
+        if self._next is not None:
+            awaited, self._next = self._next, None
+            return await awaited
+        return await self._receive()
+
+    async def outlasts(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Wait for some work, which is cancelled if the client goes meanwhile; whether it was done."""
+        working: asyncio.Future[Any] = asyncio.ensure_future(work)
+        try:
+            if self._next is None:
+                self._messages.append(await self._receive())  # websocket.connect, which is there
+                self._next = asyncio.ensure_future(self._receive())
+            await asyncio.wait([working, self._next], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and self._next.result()["type"] == "websocket.disconnect":
+                return False
+            await working
+            return True
+        finally:
+            working.cancel()
+
+    def end(self) -> None:
+        """Await nothing more."""
+        if self._next is not None:
+            self._next.cancel()
 
 
 class Siblings:

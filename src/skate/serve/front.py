@@ -75,7 +75,7 @@ class Front:
         self._routes: list[Route] = []
         #: Whether every path but those below /-/ is the own app's.
         self._is_alone = False
-        self._forwarder = Forwarder()
+        self._forwarder = Forwarder(http.max_queued_requests)
         self._siblings = Siblings(spec.key, replica.id)
         self._ids = itertools.count(1)
         #: An id tells which replica has taken the request.
@@ -105,7 +105,9 @@ class Front:
             self._loop.call_soon_threadsafe(self._on_routes, routes)
 
         directory().watch_routes(on_routes)
-        self._server.listen(await self._socket.open(self._http.host, self._http.port))
+        listening = await self._socket.open(self._http.host, self._http.port)
+        if listening is not None:
+            self._server.listen(listening)
 
     async def drain(self, timeout_s: float, silent_s: float | None = None) -> None:
         """Leave new connections to others, answer what is there, and let clients go.
@@ -129,6 +131,10 @@ class Front:
         root = self._http.root_path
         if root and path.startswith(root):
             path = path[len(root) :]
+        if origin and scope["type"] == "http" and self._access.allows(origin):
+            if await self._access.answer_preflight(scope, send, origin):
+                return None
+            send = self._access.readable(send, origin)
         if path.startswith(OWN):
             return await self._answer_for_itself(path, scope, send)
         if self._access.lacks_token(scope):
@@ -165,6 +171,7 @@ class Front:
         headers = scope["extensions"].get("skate.headers")
         if headers is not None:
             headers.append((ID, id.encode()))
+            headers += self._access.headers
         return origin
 
     def _on_routes(self, routes: Routes) -> None:

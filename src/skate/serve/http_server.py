@@ -26,19 +26,16 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame
 from websockets.protocol import OPEN
 
-from skate.serve.limits import (
-    LINGER_S,
-    LOGGER,
-    PROTOCOL_LOGGER,
+from skate.serve.http_settings import (
     ASGIApp,
     ConnectionsState,
-    HttpConnection,
     HttpSettings,
     Receive,
     Scope,
     Send,
     StallClock,
 )
+from skate.serve.limits import LINGER_S, LOGGER, PROTOCOL_LOGGER, HttpConnection
 
 __all__ = ["ASGIApp", "HttpServer", "HttpSettings"]
 
@@ -228,6 +225,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.app = partial(self._serve, self.app)
         self.stall = StallClock()
         self.since = 0.0
+        #: When the last bytes came.
+        self.heard_at = self.loop.time()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -270,6 +269,25 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         else:
             # A peer that pings and does not read would fill the memory with answers.
             self.conn.data_to_send()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self.loop.time()
+        super().data_received(data)
+
+    def send_keepalive_ping(self) -> None:
+        if self.read_paused:
+            # A message waits for the app, and nothing is read behind it. The answer could not be heard.
+            self.schedule_ping()
+        else:
+            super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        limit_s = self.ping_timeout or 0.0
+        if self.read_paused or self.loop.time() - self.heard_at < limit_s:
+            # The answer may wait behind the messages of a peer that is alive.
+            self.pong_timer = self.loop.call_later(limit_s, self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
 
     def handle_parser_exception(self) -> None:
         if not self.disconnected:

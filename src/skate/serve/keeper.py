@@ -12,12 +12,16 @@ no more. A replica that is killed closes it too.
 
 A keeper that is killed is started again. The replicas go on accepting meanwhile, and give their socket to the new
 keeper. If no replica has it, the address is free and the new keeper binds it.
+
+Two nodes on one machine have one address. The first keeper binds it. Replicas of the other node accept no connections,
+and answer what those of the first one pass on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 from typing import Any
@@ -26,15 +30,20 @@ import msgspec
 
 import skate
 from skate.descriptors import Descriptor
+from skate.exceptions import ActorError
 from skate.serve.records import CONTROLLER, NAMESPACE
 
 __all__ = ["Keeper", "keeper_of"]
+
+logger = logging.getLogger("skate.serve")
 
 BACKLOG = 4096
 #: The controller is told so often of a connection that waits with no replica left.
 KNOCK_EVERY_S = 1.0
 #: How long replicas may take to give the socket to a keeper that was started again.
 ADOPT_WITHIN_S = 5.0
+#: How long another keeper may take to say where it is.
+NEIGHBOUR_WITHIN_S = 2.0
 #: The key under which the controller keeps the options of HTTP and the address.
 HTTP = "http"
 
@@ -65,6 +74,8 @@ class Keeper:
                 self._take(_listening(host, port))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and self._known is not None:
+                    if await self._is_held_by_neighbour():
+                        return self._known, ""
                     # Replicas hold it, which outlived the keeper before this one.
                     await _within(self._has_socket.wait(), ADOPT_WITHIN_S)
                 if self._socket is None:
@@ -72,10 +83,18 @@ class Keeper:
         assert self._socket is not None
         return self._socket.getsockname()[:2], ""
 
+    async def network(self) -> str:
+        """Where the socket is: nodes of one machine have one network. Empty if there is no socket."""
+        return _network() if self._socket is not None else ""
+
     async def share(self, replica: str, host: str | None, port: int, pipe: Descriptor) -> tuple[Any, str]:
-        """The socket for a replica, which accepts connections from now on until its end of the pipe is closed."""
+        """The socket for a replica, which accepts connections from now on until its end of the pipe is closed.
+
+        None if another node of this machine has the address.
+        """
         _, problem = await self.bind(host, port)
-        if problem:
+        if problem or self._socket is None:
+            pipe.close()
             return None, problem
         self._hold(replica, pipe)
         return self._shared, ""
@@ -97,6 +116,20 @@ class Keeper:
     async def stay(self) -> None:
         """Never return. The error of this call tells a replica that the keeper has ended."""
         await asyncio.Event().wait()
+
+    async def _is_held_by_neighbour(self) -> bool:
+        """Whether another node of this machine, of the same cluster, has the address."""
+        ours = skate.get_runtime_context().get_node_id()
+        for name in await asyncio.to_thread(_keepers):
+            if name == keeper_name(ours):
+                continue
+            try:
+                keeper = await asyncio.to_thread(skate.get_actor, name, NAMESPACE)
+                if await asyncio.wait_for(_awaited(keeper.network.remote()), NEIGHBOUR_WITHIN_S) == _network():
+                    return True
+            except (ValueError, ActorError, asyncio.TimeoutError):  # it is gone, or does not answer
+                continue
+        return False
 
     async def _regain(self, host: str, port: int) -> None:
         """Bind the address again, unless replicas hold it: then one of them gives the socket."""
@@ -147,9 +180,17 @@ class Keeper:
             controller.knocked.remote(skate.get_runtime_context().get_node_id())
         except ValueError:  # it is being started again
             pass
-        await asyncio.sleep(KNOCK_EVERY_S)
-        self._watching = False
-        self._look()
+        except Exception as error:  # noqa: BLE001 - the next knock may succeed
+            logger.warning("the controller could not be told that a connection waits: %s", error)
+        finally:
+            await asyncio.sleep(KNOCK_EVERY_S)
+            self._watching = False
+            self._look()
+
+
+def keeper_name(node: str) -> str:
+    """The name of the keeper of a node."""
+    return f"SERVE_KEEPER::{node}"
 
 
 def keeper_of(node: str) -> Any:
@@ -159,7 +200,7 @@ def keeper_of(node: str) -> Any:
     return (
         skate.remote(Keeper)
         .options(
-            name=f"SERVE_KEEPER::{node}",
+            name=keeper_name(node),
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
@@ -170,6 +211,23 @@ def keeper_of(node: str) -> Any:
         )
         .remote()
     )
+
+
+def _keepers() -> list[str]:
+    found = skate.util.list_named_actors(all_namespaces=True)
+    return [
+        each["name"] for each in found if each["namespace"] == NAMESPACE and each["name"].startswith("SERVE_KEEPER")
+    ]
+
+
+def _network() -> str:
+    """What tells this network from those of other machines and containers."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')}"
+
+
+async def _awaited(ref: Any) -> Any:
+    return await ref
 
 
 async def _within(what: Any, timeout_s: float) -> None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import httptools
 from uvicorn import Config
@@ -24,11 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from skate.serve.head_writer import HeadWriter
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
-Send: TypeAlias = Callable[[Any], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from skate.serve.http_settings import ConnectionsState, Refused, StallClock
 
 LOGGER = logging.getLogger("skate.serve")
 #: For uvicorn's own messages. It logs every websocket as information; only its warnings and errors are wanted.
@@ -39,62 +34,13 @@ PROTOCOL_LOGGER.setLevel(logging.WARNING)
 MAX_PIPELINED = 256
 #: How long what a refused client still sends is read and dropped.
 LINGER_S = 2.0
+#: The app is called when this much of a body is there, or all of a smaller one, or any part of one of unknown size.
+BODY_BEGIN_BYTES = 64 * 1024
+#: The slowest body that is taken, in bytes for each second, apart from `body_timeout_s`.
+BODY_RATE = 16 * 1024
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: Requests with these methods have no body as a rule, so their headers are not searched for its length.
 BODILESS = (b"GET", b"HEAD", b"OPTIONS")
-
-
-@dataclass(frozen=True)
-class HttpSettings:
-    """Limits of every HTTP connection, and the path under which the app is mounted."""
-
-    #: The silence allowed between two requests of a connection.
-    keep_alive_s: float = 120.0
-    #: From the first byte of a request, or from the beginning of the connection, to the end of the request's headers.
-    header_timeout_s: float = 10.0
-    #: Of the request line and the headers together.
-    max_header_bytes: int = 64 * 1024
-    max_body_bytes: int = 64 * 1024 * 1024
-    #: The silence allowed within a body.
-    body_timeout_s: float = 30.0
-    #: How long a client may take nothing of what is sent to it.
-    write_timeout_s: float = 60.0
-    #: Of one message.
-    max_websocket_bytes: int = 16 * 1024 * 1024
-    root_path: str = ""
-
-
-class ConnectionsState(ServerState):
-    """What the connections of one server share."""
-
-    def __init__(self, settings: HttpSettings) -> None:
-        super().__init__()
-        self.settings = settings
-        self.draining = False
-        self.closed = False
-
-
-class Refused(Exception):
-    """The request is answered with this status and not given to the app. Raised in the parser, which it stops."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(status, why)
-        self.status = status
-        self.why = why
-
-
-class StallClock:
-    """How long a peer has taken none of the bytes that wait for it."""
-
-    def __init__(self) -> None:
-        self._waiting = 0
-        self._since = 0.0
-
-    def stalled_s(self, waiting: int, now: float) -> float:
-        """`waiting` is the number of bytes in the write buffer. A smaller number than last time is progress."""
-        if self._waiting == 0 or waiting < self._waiting:
-            self._since = now
-        self._waiting = waiting
-        return now - self._since if waiting else 0.0
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -122,8 +68,12 @@ class HttpConnection(HttpToolsProtocol):
         #: Bytes since the beginning of the message that gave no body: of the head, of chunk extensions, of trailers.
         self.silent_bytes = 0
         self.body_bytes = 0
+        #: How long the present body was waited for, by the sweeps, and when the last one was.
+        self.body_s = self.swept_at = 0.0
         #: The sizes of the last read, and of the read in which the present message began.
         self.read_bytes = self.first_read_bytes = 0
+        #: The present head asks for another protocol than websocket. It is parsed again without that.
+        self.is_read_again = False
         #: What arrives is dropped.
         self.deaf = False
         #: The end of our stream has been sent.
@@ -134,20 +84,24 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.writer = HeadWriter(transport, self.loop)
-        self.since = self.loop.time()
+        self.since = self.swept_at = self.loop.time()
         if self.server_state.closed:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.deaf:
-            return
+            return None
         self.read_bytes = len(data)
         self.silent_bytes += self.read_bytes
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
-                self.handle_websocket_upgrade()
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    if self._should_upgrade():
+                        return self.handle_websocket_upgrade()
+                    data = self._without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             cause = error.__context__
             self.refuse(cause if isinstance(cause, Refused) else Refused(400, "Invalid HTTP request received."))
@@ -171,10 +125,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._check_head()
+        self.is_read_again = self.parser.should_upgrade() and not self._should_upgrade()
+        if self.is_read_again:
+            return
         super().on_headers_complete()
         self.in_head = False
         self.in_body = True
         self.since = self.loop.time()
+        self.body_s = 0.0
         if "path" in self.scope:
             # Not an upgrade. The parser reports trailers, which follow the body, as headers; the app must not see them.
             self.headers = []
@@ -188,8 +146,21 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.is_read_again:
+            return
         self.in_body = False
         super().on_message_complete()
+
+    def _without_upgrade(self) -> bytes:
+        """The head that was just read, without its wish for a protocol that is not spoken here, for a new parser.
+
+        The parser takes what follows such a head for the other protocol, so it would lose the body.
+        """
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = _parser(self)
+        return b"\r\n".join([*lines, b"", b""])
 
     def _check_head(self) -> None:
         """Refuse the request whose head has just ended, if it must not reach the app."""
@@ -199,6 +170,8 @@ class HttpConnection(HttpToolsProtocol):
             head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if head_bytes > settings.max_header_bytes:
                 raise self._head_too_large()
+        if self.parser.get_method() == b"CONNECT":
+            raise Refused(400, "CONNECT is for proxies.")
         if self.parser.get_method() not in BODILESS:
             for name, value in self.headers:
                 if name == b"content-length" and int(value) > settings.max_body_bytes:
@@ -240,6 +213,10 @@ class HttpConnection(HttpToolsProtocol):
     async def _answer(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Run the app for one request. A request that it leaves without a response is answered with 500."""
         try:
+            if cycle.more_body:
+                await self._body_began(cycle)
+                if cycle.disconnected:
+                    return
             await app(cycle.scope, cycle.receive, cycle.send)
             if not cycle.response_complete and not cycle.disconnected:
                 LOGGER.error("the app returned before it had answered %(method)s %(path)s", cycle.scope)
@@ -256,6 +233,18 @@ class HttpConnection(HttpToolsProtocol):
                     await cycle.send_500_response()
             # The cycle refers to the connection and the connection to the cycle.
             cycle.on_response = _nothing
+
+    async def _body_began(self, cycle: RequestResponseCycle) -> None:
+        """Wait for so much of the body that a client which sends no more has not cost the app one of its places."""
+        length = next((int(value) for name, value in cycle.scope["headers"] if name == b"content-length"), 1)
+        if cycle.waiting_for_100_continue:
+            cycle.waiting_for_100_continue = False
+            self.writer.write(CONTINUE)
+        while cycle.more_body and len(cycle.body) < min(length, BODY_BEGIN_BYTES) and not cycle.disconnected:
+            # It was paused if the request was sent ahead of an answer.
+            self.flow.resume_reading()
+            cycle.message_event.clear()
+            await cycle.message_event.wait()
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -348,6 +337,7 @@ class HttpConnection(HttpToolsProtocol):
             # The client is busy with what it was sent; only a client that takes nothing is cut off.
             self.since = now
         waited_s = now - self.since
+        swept_s, self.swept_at = now - self.swept_at, now
         if self.stall.stalled_s(unread, now) > self.settings.write_timeout_s:
             self.abort()
         elif self.transport.is_closing():
@@ -361,6 +351,10 @@ class HttpConnection(HttpToolsProtocol):
                 self.since = now
             elif waited_s > self.settings.body_timeout_s:
                 self.refuse(Refused(408, f"No byte of the body came for {self.settings.body_timeout_s:g} s."))
+            else:
+                self.body_s += min(swept_s, self.settings.body_timeout_s / 4)  # the loop may have been held
+                if self.body_s > self.settings.body_timeout_s + self.body_bytes / BODY_RATE:
+                    self.refuse(Refused(408, f"Fewer than {BODY_RATE} bytes of the body came in a second."))
         elif self.running is not None:
             pass
         elif self.idle:
@@ -378,6 +372,12 @@ class HttpConnection(HttpToolsProtocol):
     def abort(self) -> None:
         self._disconnect_app()
         self.transport.abort()
+
+
+def _parser(connection: HttpConnection) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(connection)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+    return parser
 
 
 def _nothing() -> None:

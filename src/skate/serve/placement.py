@@ -14,7 +14,7 @@ from skate.serve.records import DeploymentSpec, ReplicaRecord
 from skate.strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from skate.util.placement_group import get_placement_group, placement_group, remove_placement_group
 
-__all__ = ["NoNode", "place", "remove_group"]
+__all__ = ["NoNode", "has_group", "place", "remove_group"]
 
 
 class NoNode(Exception):
@@ -38,6 +38,11 @@ def place(
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         record = msgspec.structs.replace(record, node=node)
     return options, record
+
+
+def has_group(spec: DeploymentSpec) -> bool:
+    """Whether each replica reserves resources for itself."""
+    return "_bundles" in pickle.loads(spec.actor_options)
 
 
 def remove_group(record: ReplicaRecord) -> None:

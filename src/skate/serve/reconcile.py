@@ -3,9 +3,12 @@
     STARTING ──started──► RUNNING ──to be replaced, too many──► DRAINING ──left──► (gone)
         └──failed──► (gone; tried again later)    └──died──► (gone; another is started)
 
-Rules: A new version is started one replica at a time, and an old replica drains when a new one runs in its place. A
-       version that fails `TRIES` times before any replica has run with it is broken: no further one is started, and
-       the replicas that run go on. A version that has run is tried again for ever, ever more slowly.
+Rules: A new version is started one replica at a time, and an old replica drains when a new one runs in its place. The
+       first new one waits until `may_begin`, the first old one drains when `may_replace`: `application.py` says both.
+       A version that fails `TRIES` times before it is proven is broken: no further replica is started, and those that
+       run go on. A version that is proven is tried again for ever, ever more slowly.
+       A replica that dies within `STEADY_S` of its start has failed, as one has that does not start. Failures are
+       forgotten when a replica that was started after them has run so long.
        Other settings, which replicas take while they run, count as another version in this: a replica that refuses them
        has failed.
 """
@@ -13,6 +16,7 @@ Rules: A new version is started one replica at a time, and an old replica drains
 from __future__ import annotations
 
 import enum
+import math
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,10 +25,16 @@ from skate.serve.records import DeploymentSpec
 
 __all__ = ["Command", "Configure", "Deployment", "Drain", "Kill", "Publish", "Replica", "Start", "State"]
 
-#: A version that has not run yet may fail so often.
+#: A version that is not proven yet may fail so often.
 TRIES = 3
 #: After a failure the next try waits so long, twice as long each time, up to a limit.
 PAUSE_S, PAUSE_S_MAX = 0.1, 30.0
+#: A replica that has run for so long has started well.
+STEADY_S = 3.0
+#: A replica of a new version runs for so long before it counts: one that dies at once is to replace nothing.
+PROBATION_S = 0.3
+#: A replica that starts for so long is spoken of.
+SLOW_S = 5.0
 #: Replicas started at a time where nothing is replaced.
 STARTING_MAX = 16
 
@@ -104,10 +114,15 @@ class Deployment:
     message: str = ""
     broken: bool = False
     deleted: bool = False
-    #: Whether a replica has run with this version and these settings; failures since then; when the next try may be.
-    has_run: bool = False
+    #: Whether the whole application has worked with this specification.
+    proven: bool = False
+    #: Failures in a row; when the latest one was; when the next try may be.
     failures: int = 0
+    failed_at: float = -math.inf
     not_before: float = 0.0
+    #: Whether a new version may be started beside the replicas of another one, and whether those may drain for it.
+    may_begin: bool = True
+    may_replace: bool = True
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:8]
     #: What handles were told last.
     _published: object = None
@@ -116,13 +131,9 @@ class Deployment:
 
     def become(self, spec: DeploymentSpec, wanted: int, *, proven: bool = False) -> None:
         """Take another target. `proven` says that it has worked before, so that it is tried for ever."""
-        changed = (spec.version, spec.settings) != (self.spec.version, self.spec.settings)
-        again = changed or self.broken
-        self.spec, self.wanted, self.broken, self.deleted = spec, wanted, False, False
-        if again:
-            self.has_run = any(each.state is State.RUNNING and self._is_right(each) for each in self.replicas.values())
+        if self.broken or spec != self.spec:
             self.failures, self.not_before, self.message = 0, 0.0, ""
-        self.has_run = self.has_run or proven
+        self.spec, self.wanted, self.proven, self.broken, self.deleted = spec, wanted, proven, False, False
 
     def delete(self) -> None:
         """Let all replicas end."""
@@ -137,7 +148,7 @@ class Deployment:
         if replica is None or replica.state is not State.STARTING:
             return
         replica.state, replica.since, replica.node, replica.tunnel = State.RUNNING, now, node, tunnel
-        self._works(replica)
+        self._clear_message(replica)
 
     def failed(self, id: str, why: str, now: float) -> None:
         """A replica did not start."""
@@ -145,8 +156,7 @@ class Deployment:
         if replica is None or not self._is_right(replica):
             return
         self._fails(why)
-        doublings = min(self.failures - 1, 20)  # a float has no room for thousands of them
-        self.not_before = now + min(PAUSE_S_MAX, PAUSE_S * 2**doublings)
+        self._pause(now)
 
     def died(self, id: str, why: str, now: float) -> None:
         """A replica that ran, or drained, is dead; `why` is empty if it left in order."""
@@ -156,7 +166,7 @@ class Deployment:
         elif replica is not None:
             del self.replicas[id]
             if why and replica.state is State.RUNNING:
-                self.message = why
+                self._lose(replica, why, now)
 
     def configured(self, id: str, settings: str, why: str = "") -> None:
         """A replica has taken other settings; or `why` says why not, and a new one, begun with them, replaces it."""
@@ -166,16 +176,16 @@ class Deployment:
         replica.configuring = False
         replica.settings = settings
         if replica.state is State.RUNNING and not why:
-            self._works(replica)
+            self._clear_message(replica)
         elif replica.state is State.RUNNING:
             if self._is_right(replica):
                 self._fails(why)
+                self.failed_at = max(each.since for each in self.replicas.values())  # those prove nothing of settings
             replica.version = ""
 
     def adopt(self, id: str, replica: Replica) -> None:
         """A replica is there that an earlier controller has started."""
         self.replicas[id] = replica
-        self.has_run = self.has_run or (replica.state is State.RUNNING and self._is_right(replica))
 
     # -- what is to be done -----------------------------------------------------------------------------------------
 
@@ -187,23 +197,29 @@ class Deployment:
         starting = [each for each in new if each.state is State.STARTING]
         running = [each for each in new if each.state is State.RUNNING]
         old_running = [each for each in old if each.state is State.RUNNING]
+        self._forget_failures(running, now)
         commands += [self._end(each, now) for each in old if each.state is State.STARTING]
         if self.deleted or self.broken:
             # Beside a broken version, replicas that run go on; the application decides what comes next.
             ending = [*starting, *running, *old_running] if self.deleted else starting
             commands += [self._end(each, now) for each in ending]
         else:
-            surplus = len(running) + len(old_running) - self.wanted
+            # While the old ones stay, one new replica is there beside as many of them as before.
+            stay = bool(old_running) and not self.may_replace
+            surplus = len(old_running) + (0 if stay else len(running)) - self.wanted
             leaving = [*old_running, *sorted(running, key=lambda each: each.since, reverse=True)]
             commands += [self._end(each, now) for each in leaving[: max(0, surplus)]]
             commands += [self._end(each, now) for each in starting[max(0, self.wanted - len(running)) :]]
             missing = self.wanted - len(running) - len(starting)
-            may = (1 if old_running else STARTING_MAX) - len(starting)
+            may = (1 if old_running else STARTING_MAX) - len(starting) - (len(running) if stay else 0)
+            if old_running and not self.may_begin:
+                may = 0
             if now >= self.not_before:
                 if self.failures:
                     may = min(may, 1 - len(starting))
                 commands += [self._start(now) for _ in range(min(missing, may))]
-            commands += self._configure(running)
+            if self.may_replace:
+                commands += self._configure(running)
         shown = self._shown()
         if shown != self._published:
             self._published = shown
@@ -232,6 +248,39 @@ class Deployment:
         return len(current) == len(there) == self.wanted and right and not self.broken
 
     @property
+    def has_replaced(self) -> bool:
+        """Whether no replica of another version is there any more, not even one that drains."""
+        return all(each.version == self.spec.version for each in self.replicas.values())
+
+    @property
+    def why_broken(self) -> str:
+        """What `serve.run` says when the version does not start."""
+        there = sum(each.version == self.spec.version for each in self.members)
+        what = f"has {there} of {self.wanted} replicas, and no other one starts" if there else "did not start"
+        return f"deployment {self.spec.name} of application {self.spec.app} {what}.\n{self.message}"
+
+    def why_waiting(self, now: float) -> str:
+        """What `serve.status` says of replicas that start for long; "" if there are none."""
+        begun = [each.since for each in self.replicas.values() if each.state is State.STARTING]
+        late = [since for since in begun if now - since >= SLOW_S]
+        if not late:
+            return ""
+        return (
+            f"{len(late)} of {self.wanted} replicas have been starting for {now - min(late):.0f} s: "
+            "their constructor takes long, or no node has room for what they ask for."
+        )
+
+    def has_spread(self, now: float, linger_s: float) -> bool:
+        """Whether processes had time to hear that the replicas of another version are to be used no more."""
+        old = [each for each in self.replicas.values() if each.version != self.spec.version]
+        return not any(each.state is State.DRAINING and now - each.since < linger_s for each in old)
+
+    def is_ready(self, now: float) -> bool:
+        """Whether its version runs, so that others may count on it."""
+        ran = [now - each.since for each in self.members if each.version == self.spec.version]
+        return self.proven or self.wanted == 0 or (bool(ran) and max(ran) >= PROBATION_S)
+
+    @property
     def is_gone(self) -> bool:
         """Whether it was deleted and has no replicas any more."""
         return self.deleted and not self.replicas
@@ -239,14 +288,34 @@ class Deployment:
     def _is_right(self, replica: Replica) -> bool:
         return (replica.version, replica.settings) == (self.spec.version, self.spec.settings)
 
-    def _works(self, replica: Replica) -> None:
+    def _clear_message(self, replica: Replica) -> None:
         if self._is_right(replica) and not self.broken:
-            self.has_run, self.failures, self.message = True, 0, ""
+            self.message = ""
+
+    def _forget_failures(self, running: list[Replica], now: float) -> None:
+        """A replica that was started after the latest failure has run long enough: what was wrong is over."""
+        if not self.broken and any(each.since > self.failed_at and now - each.since >= STEADY_S for each in running):
+            self.failures = 0
+
+    def _lose(self, replica: Replica, why: str, now: float) -> None:
+        """A replica that ran has died."""
+        if self.broken:
+            return
+        self.message = why
+        # Replicas that die together have failed once: the loss of a node says little of the version.
+        if self._is_right(replica) and now - replica.since < STEADY_S and replica.since > self.failed_at:
+            self._fails(why)
+            self._pause(now)
 
     def _fails(self, why: str) -> None:
         self.failures += 1
         self.message = why
-        self.broken = not self.has_run and self.failures >= TRIES
+        self.broken = not self.proven and self.failures >= TRIES
+
+    def _pause(self, now: float) -> None:
+        self.failed_at = now
+        doublings = min(self.failures - 1, 20)  # a float has no room for thousands of them
+        self.not_before = now + min(PAUSE_S_MAX, PAUSE_S * 2**doublings)
 
     def _shown(self) -> object:
         members = [(each.id, each.tunnel) for each in self.members]

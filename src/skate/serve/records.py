@@ -42,7 +42,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True):
     @property
     def settings(self) -> str:
         """What a replica can be told while it runs."""
-        return f"{self.config}/{self.max_ongoing}"
+        return f"{self.config}/{self.max_ongoing}/{self.max_queued}"
 
 
 class AppSpec(msgspec.Struct, frozen=True):

@@ -36,6 +36,8 @@ from skate.serve.threads import Threads
 
 __all__ = ["Hello", "Replica"]
 
+#: Methods of a deployment that the controller has called.
+CONTROLLED = ("check_health", "reconfigure")
 #: A replica that is to end goes on for so long after its latest request: some callers have not heard of it yet. What
 #: they send later is lost with it, unseen, and they send it to another one.
 LINGER_S = 0.2
@@ -73,7 +75,10 @@ class Replica:
         self.id, self._spec = id, spec
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(spec.max_ongoing)
-        self.threads = Threads(max(1, spec.max_ongoing))
+        self.threads = Threads(spec.max_ongoing)
+        #: For the methods that the controller has called: requests may take all other threads.
+        self._own_threads = Threads(len(CONTROLLED))
+        self._http = http
         self.metrics = ReplicaMetrics()
         self._handlers: dict[str, Handler] = {}
         self._front: Any = None
@@ -106,6 +111,9 @@ class Replica:
             value = await self._handler(_entered(meta)).call(_plain(args), _plain_named(kwargs))
             failed = False
             return Reply(value, slots.load - 1)
+        except asyncio.CancelledError:
+            failed = False  # the caller has wished it
+            raise
         finally:
             slots.give_back()
             metrics.ended(time.perf_counter() - begin, failed=failed)
@@ -122,7 +130,7 @@ class Replica:
                 async for item in items:
                     yield item
             failed = False
-        except GeneratorExit:
+        except (GeneratorExit, asyncio.CancelledError):
             failed = False  # the caller has what it wanted
             raise
         finally:
@@ -140,7 +148,8 @@ class Replica:
     def _handler(self, name: str) -> Handler:
         found = self._handlers.get(name)
         if found is None:
-            found = self._handlers[name] = handler_of(self.servable, name, self.threads)
+            threads = self._own_threads if name in CONTROLLED else self.threads
+            found = self._handlers[name] = handler_of(self.servable, name, threads)
         return found
 
     # -- what the controller asks ----------------------------------------------------------------------------------
@@ -169,7 +178,11 @@ class Replica:
         """Take other settings, and give user_config to the deployment if it has changed."""
         async with self._configuring:
             changed = spec.config != self._spec.config
-            self._loop.call_soon_threadsafe(self.slots.resize, spec.max_ongoing, self.slots.most_waiting)
+            most_waiting = self.slots.most_waiting
+            if self._front is not None:
+                most_waiting = self._http.max_queued_requests if spec.max_queued < 0 else spec.max_queued
+            self._loop.call_soon_threadsafe(self.slots.resize, spec.max_ongoing, most_waiting)
+            self.threads.limit = spec.max_ongoing
             if changed and spec.config:
                 await self._in_main(self._configure(config))
             self._spec = spec

@@ -30,18 +30,20 @@ class SharedSocket:
         self._pipe = -1
         self._watch: asyncio.Task[None] | None = None
 
-    async def open(self, host: str | None, port: int) -> socket.socket:
-        """Get the socket. Raises OSError if its address cannot be had."""
+    async def open(self, host: str | None, port: int) -> socket.socket | None:
+        """Get the socket; None if another node of this machine has it. Raises OSError if its address cannot be had."""
         attempt = 1
-        while self._socket is None:
+        while True:
             try:
                 await self._ask(host, port)
+                break
             except ActorUnavailableError:
                 if attempt == ATTEMPTS:
                     raise
                 attempt += 1
                 await asyncio.sleep(PAUSE_S)
-        self._watch = asyncio.ensure_future(self._outlive())
+        if self._socket is not None:
+            self._watch = asyncio.ensure_future(self._outlive())
         return self._socket
 
     def close(self) -> None:
@@ -63,6 +65,8 @@ class SharedSocket:
             shared, problem = await self._keeper.share.remote(self._replica, host, port, pipe.their_end)
             if problem:
                 raise OSError(problem)
+            if shared is None:
+                return
             self._socket, self._pipe = socket.socket(fileno=shared.detach()), pipe.detach()
 
     async def _outlive(self) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import queue
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -34,13 +35,14 @@ class _Job:
 
 
 class Threads:
-    """As many threads as are needed, up to a limit. They end with the process."""
+    """As many threads as are needed, up to a limit. They end when this is dropped, and with the process."""
 
     def __init__(self, limit: int, name: str = "skate-serve") -> None:
         #: It may be raised at any time.
         self.limit = limit
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        #: None: the thread that gets it ends.
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
         #: Threads that wait for a job, less jobs that wait for a thread.
@@ -82,7 +84,8 @@ class Threads:
 
     def _start_thread(self) -> None:
         try:
-            threading.Thread(target=self._work, name=f"{self._name}-{self._started + 1}", daemon=True).start()
+            name = f"{self._name}-{self._started + 1}"
+            threading.Thread(target=_work, args=(self._jobs, weakref.ref(self)), name=name, daemon=True).start()
         except RuntimeError:  # the system allows no further thread
             if not self._started:
                 self._idle += 1
@@ -91,24 +94,34 @@ class Threads:
             self._started += 1
             self._idle += 1
 
-    def _work(self) -> None:
-        jobs = self._jobs
-        while True:
-            job = jobs.get()
-            value: Any = None
-            error: BaseException | None = None
-            begins = job.claim.acquire(blocking=False)
-            if begins:
-                try:
-                    value = job.context.run(job.function, *job.args, **job.kwargs)
-                except BaseException as raised:  # noqa: BLE001 - it is the caller's
-                    error = raised
-            with self._lock:
-                self._idle += 1
-            if begins:
-                with contextlib.suppress(RuntimeError):  # its loop is closed, so its caller is gone
-                    job.loop.call_soon_threadsafe(_settle, job, value, error)
-            del job, value, error
+    def _waits(self) -> None:
+        """A thread has done its job, and waits for another."""
+        with self._lock:
+            self._idle += 1
+
+    def __del__(self) -> None:
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None], owner: weakref.ref[Threads]) -> None:
+    """What a thread does. It does not keep its owner."""
+    while (job := jobs.get()) is not None:
+        value: Any = None
+        error: BaseException | None = None
+        begins = job.claim.acquire(blocking=False)
+        if begins:
+            try:
+                value = job.context.run(job.function, *job.args, **job.kwargs)
+            except BaseException as raised:  # noqa: BLE001 - it is the caller's
+                error = raised
+        threads = owner()
+        if threads is not None:
+            threads._waits()
+        if begins:
+            with contextlib.suppress(RuntimeError):  # its loop is closed, so its caller is gone
+                job.loop.call_soon_threadsafe(_settle, job, value, error)
+        del job, value, error, threads
 
 
 def _settle(job: _Job, value: Any, error: BaseException | None) -> None:

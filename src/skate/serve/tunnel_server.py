@@ -282,6 +282,8 @@ class Exchange:
 
     def _end(self) -> None:
         self._over = True
+        # Of a response without a body; after the end it would be taken for the start of the next one.
+        self._start = []
         self._on_disconnect.clear()
         self._inbox.end()
         self._wire.end_exchange()
