@@ -22,7 +22,7 @@ THROUGHPUT = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(64 << 20),
 }
 SMALL: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}, "max_ongoing_requests": 1000}
-#: A batch that is not full waits for so long: Ray's default.
+#: Seconds that a batch waits to fill: Ray's default.
 BATCHING: dict[str, Any] = {"max_batch_size": 64, "batch_wait_timeout_s": 0.01}
 
 

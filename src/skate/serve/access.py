@@ -21,7 +21,7 @@ MAY_I = {
 }
 ALLOW_ORIGIN = b"access-control-allow-origin"
 VARY = (b"vary", b"origin")
-#: A browser may remember such an answer for so many seconds.
+#: Seconds for which a browser may remember the answer to a preflight.
 REMEMBERED = (b"access-control-max-age", b"600")
 
 

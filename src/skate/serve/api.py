@@ -24,7 +24,7 @@ from skate.serve.report import ServeStatus
 __all__ = ["delete", "get_app_handle", "get_deployment_handle", "run", "shutdown", "start", "status"]
 
 DEFAULT_APP = "default"
-#: When a script ends, the requests that are there have so long.
+#: Seconds that running requests get to finish when a script ends.
 FAREWELL_S = 1.0
 
 
@@ -130,7 +130,7 @@ def delete(name: str, _blocking: bool = True) -> Any:
 
 
 def shutdown() -> None:
-    """Serve nothing any more, and answer no HTTP. Requests that are there are answered first."""
+    """Stop serving: delete all applications and close the HTTP port. Running requests are answered first."""
     if not skate.is_initialized() or not has_controller():
         return
     shut_down()
@@ -230,7 +230,7 @@ def _checked_prefix(prefix: str | None) -> str | None:
 
 
 def _block() -> None:
-    """Wait until Ctrl-C or a TERM signal, and serve nothing any more."""
+    """Wait for Ctrl-C or a TERM signal, then stop serving."""
     ended = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, lambda *_: ended.set()) if is_main else None

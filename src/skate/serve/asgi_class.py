@@ -118,7 +118,7 @@ def asgi_app_of(instance: Any) -> ASGIApp | None:
 
 
 def _accepts(function: Any, count: int) -> bool:
-    """Whether it can be called with so many positional arguments."""
+    """Whether it can be called with this number of positional arguments."""
     if not callable(function):
         return False
     try:

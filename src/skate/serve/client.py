@@ -13,7 +13,7 @@ from skate.serve.records import CONTROLLER, NAMESPACE
 
 __all__ = ["ask_controller", "controller", "end_all", "has_controller", "shut_down", "tell_controller"]
 
-#: A controller that is being restarted is waited for so long.
+#: Seconds to wait for a controller that is being restarted.
 PATIENCE_S = 30.0
 ASK_AGAIN_S = 0.05
 #: What the actor of the controller is made with.

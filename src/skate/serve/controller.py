@@ -29,13 +29,13 @@ __all__ = ["Controller"]
 
 logger = logging.getLogger("skate.serve")
 
-#: The controller looks so often whether something is to be done that it was not told of.
+#: Seconds between two looks of the controller for work that no event has announced.
 WAKE_EVERY_S = 1.0
-#: `status` waits so long for what replicas have counted, and else has older counts.
+#: Seconds that `status` waits for fresh counts of replicas. After that it reports older ones.
 ASK_S = 0.2
 #: A version that does not start to work is looked at so often: what ends the wait may be no event.
 LOOK_EVERY_S = 0.1
-#: A controller that has nothing more to do ends itself after so long, if that was not done before.
+#: Seconds after which a controller without work ends itself, unless its caller has ended it.
 FAREWELL_S = 1.0
 #: After an error of its own, the controller goes on so soon.
 PAUSE_S = 0.5
@@ -108,7 +108,7 @@ class Controller:
         return app.outcome or ""
 
     async def delete(self, name: str) -> bool:
-        """Serve an application no more; whether there was one. Returns when its replicas have ended."""
+        """Delete an application; whether there was one. Returns when its replicas have ended."""
         app = self._apps.get(name)
         if app is None:
             return False
@@ -125,7 +125,7 @@ class Controller:
         return True
 
     async def shutdown(self, drain_s_max: float | None = None) -> None:
-        """Serve nothing any more. Requests are answered first, within `drain_s_max` if that is given."""
+        """Delete all applications. Requests are answered first, within `drain_s_max` if that is given."""
         if drain_s_max is not None:
             self._drain_s_max = drain_s_max
         await asyncio.gather(*(self.delete(name) for name in list(self._apps)))
@@ -150,7 +150,7 @@ class Controller:
         return ServeStatus(self._address, {name: self._report(app) for name, app in self._apps.items()})
 
     async def waiting(self, process: str, counts: dict[str, int]) -> None:
-        """A process has so many requests that wait for a replica."""
+        """Note how many requests of a process wait for a replica."""
         for key, count in counts.items():
             self._demand.waits(key, process, count)
         self._demand.look(self._deployments)
@@ -309,7 +309,7 @@ class Controller:
         self._drop_blobs()
 
     def _give_up(self, app: App, broken: Deployment) -> None:
-        """A version does not start: what worked before it is to be again."""
+        """Roll back an application whose new version does not start."""
         why = broken.why_broken
         if app.good is not None:
             app.outcome = f"{why}\n  The version before it serves on."
@@ -325,7 +325,7 @@ class Controller:
         self._changed.set()
 
     def _leave_behind(self, app: App, current: list[Deployment]) -> None:
-        """Delete what the target has no more, one after another: callers have to answer what they have first."""
+        """Delete deployments that the target lacks, one by one: a caller ends before its callee."""
         keys = {each.spec.key for each in current}
         rest = [each for each in self._of(app.target.name) if each.spec.key not in keys]
         if rest and not any(each.deleted for each in rest):

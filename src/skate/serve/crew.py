@@ -21,9 +21,9 @@ from skate.serve.replica import LINGER_S, Hello, Replica
 
 __all__ = ["Crew"]
 
-#: A replica that drains may take so long beyond its time to say that it has ended.
+#: Seconds beyond its drain time within which a replica has to report its end.
 ANSWERS_WITHIN_S = 5.0
-#: The answers of all replicas are waited for so long; those that come later count all the same.
+#: Seconds to wait for the answers of all replicas. Later answers count too.
 PROBES_WITHIN_S = 0.5
 #: Calls at a time that a replica can have; its slots let fewer of them work.
 CALLS_MAX = 100_000
@@ -102,7 +102,7 @@ class Crew:
     def adopt(self, deployment: Deployment | None, record: ReplicaRecord) -> bool:
         """Take over a replica that an earlier controller has started; False if it is dead.
 
-        One that is to be no more is ended, if that has not begun.
+        A replica of a deleted deployment is drained.
         """
         try:
             actor = skate.get_actor(record.name, NAMESPACE)
@@ -228,7 +228,7 @@ class Crew:
         ledger.keep_replica(record)
 
     def _forget(self, record: ReplicaRecord) -> None:
-        """A replica is no more: give back what it had."""
+        """Release what a dead replica held."""
         key = (record.key, record.id)
         record = self._records.pop(key, record)
         self._actors.pop(key, None)
@@ -240,7 +240,7 @@ class Crew:
         ledger.forget_replica(record)
 
     async def tidy_keepers(self) -> None:
-        """Tell the keepers of sockets which replicas are no more: with none left, a keeper watches for connections."""
+        """Tell the keepers of sockets which replicas have ended. A keeper without replicas watches for connections."""
         for each in skate.util.list_named_actors(all_namespaces=True):
             if each["namespace"] != NAMESPACE or not each["name"].startswith(KEEPER):
                 continue

@@ -21,7 +21,7 @@ __all__ = ["Demand", "probe_every_s"]
 
 #: Replicas are asked so often what they have to do.
 PROBE_EVERY_S, PROBE_EVERY_S_MIN = 1.0, 0.05
-#: Counts of waiting requests that a process has sent are true for so long.
+#: Seconds for which a process's count of waiting requests is trusted.
 WAITING_FOR_S = 2.0
 
 
@@ -42,19 +42,19 @@ class Demand:
         return self.scale(spec, spec.replicas if scaler is None or there is None else there.wanted)
 
     def scale(self, spec: DeploymentSpec, replicas: int) -> int:
-        """Begin to scale a deployment, with so many replicas, or as few or many as it may have."""
+        """Begin to scale a deployment from this number of replicas, clipped to its limits."""
         config = AutoscalingConfig(**(spec.scaling or {}))
         wanted = min(config.max_replicas, max(config.min_replicas, replicas))
         self._scalers[spec.key] = Autoscaler(config, wanted)
         return wanted
 
     def forget(self, key: str) -> None:
-        """A deployment is no more."""
+        """Forget a deployment that was deleted."""
         self._scalers.pop(key, None)
         self._crew.gone.pop(key, None)
 
     def waits(self, key: str, process: str, count: int) -> None:
-        """A process has so many requests that wait for a replica."""
+        """Note how many requests of a process wait for a replica."""
         if count:
             self._waiting[key, process] = (time.monotonic(), count)
         else:
@@ -88,7 +88,7 @@ class Demand:
 
 
 def probe_every_s(specs: list[DeploymentSpec]) -> float:
-    """How often replicas are to be asked how they are."""
+    """Seconds between two questions to each replica."""
     wishes: list[float] = [each.health_period_s for each in specs]
     wishes += [AutoscalingConfig(**each.scaling).metrics_interval_s for each in specs if each.scaling is not None]
     return max(PROBE_EVERY_S_MIN, min([PROBE_EVERY_S, *wishes]))

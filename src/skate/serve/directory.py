@@ -30,7 +30,7 @@ _tables = msgspec.msgpack.Decoder(Table)
 _routes = msgspec.msgpack.Decoder(Routes)
 _encode = msgspec.msgpack.Encoder().encode
 
-#: None: Skate was shut down, and no table will come any more.
+#: None: Skate was shut down, so no further table will come.
 OnTable = Callable[[Table | None], None]
 OnRoutes = Callable[[Routes], None]
 
@@ -109,7 +109,7 @@ class Directory:
         on_routes(read_routes())
 
     def forget(self, key: str) -> None:
-        """Call back no more for a deployment."""
+        """Stop calling back for a deployment."""
         with self._lock:
             self._tables.pop(key, None)
 

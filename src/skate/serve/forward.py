@@ -25,7 +25,7 @@ __all__ = ["Forwarder", "Siblings"]
 
 #: A request that has not reached a replica is offered to another one, so often.
 ATTEMPTS = 5
-#: For so long it is true what a sibling said of its load.
+#: Seconds for which a sibling's report of its load is trusted.
 NEWS_S = 0.1
 
 
@@ -153,7 +153,7 @@ async def _place(owner: Dispatcher, passage: Passage, most_waiting: int) -> None
 
 
 def _give_up(owner: Dispatcher, passage: Passage) -> None:
-    """Wait no more."""
+    """Stop waiting."""
     owner.cancel(passage)
     passage.when_bound(lambda: owner.answered(passage))  # another thread may give it a place at this moment
 

@@ -106,7 +106,7 @@ class Keeper:
         self._hold(replica, pipe)
 
     async def returned(self, replica: str) -> None:
-        """A replica accepts no connections any more: it drains, or is dead."""
+        """Note that a replica has stopped accepting connections: it drains, or is dead."""
         self._left(replica)
 
     async def holders(self) -> set[str]:

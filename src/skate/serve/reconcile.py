@@ -27,13 +27,13 @@ __all__ = ["Command", "Configure", "Deployment", "Drain", "Kill", "Publish", "Re
 
 #: A version that is not proven yet may fail so often.
 TRIES = 3
-#: After a failure the next try waits so long, twice as long each time, up to a limit.
+#: Seconds before the next try after a failure; they double with each failure, up to the limit.
 PAUSE_S, PAUSE_S_MAX = 0.1, 30.0
-#: A replica that has run for so long has started well.
+#: Seconds after which a replica counts as well started.
 STEADY_S = 3.0
 #: A replica of a new version runs for so long before it counts: one that dies at once is to replace nothing.
 PROBATION_S = 0.3
-#: A replica that starts for so long is spoken of.
+#: Seconds of starting after which status mentions a replica.
 SLOW_S = 5.0
 #: Replicas started at a time where nothing is replaced.
 STARTING_MAX = 16
@@ -190,7 +190,7 @@ class Deployment:
     # -- what is to be done -----------------------------------------------------------------------------------------
 
     def step(self, now: float) -> list[Command]:
-        """What is to be done now."""
+        """The commands to carry out now."""
         commands: list[Command] = []
         new = [each for each in self.replicas.values() if each.version == self.spec.version]
         old = [each for each in self.replicas.values() if each.version != self.spec.version]
@@ -241,7 +241,7 @@ class Deployment:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all is as it is to be."""
+        """Whether the replicas are what the specification asks for."""
         current = [each for each in self.members if each.version == self.spec.version and not each.configuring]
         there = [each for each in self.replicas.values() if each.state is not State.DRAINING]
         right = all(each.settings == self.spec.settings for each in current)
@@ -249,7 +249,7 @@ class Deployment:
 
     @property
     def has_replaced(self) -> bool:
-        """Whether no replica of another version is there any more, not even one that drains."""
+        """Whether all replicas of other versions have ended, those that drained included."""
         return all(each.version == self.spec.version for each in self.replicas.values())
 
     @property

@@ -42,7 +42,7 @@ CONTROLLED = ("check_health", "reconfigure")
 #: they send later is lost with it, unseen, and they send it to another one.
 LINGER_S = 0.2
 LOOK_EVERY_S = 0.02
-#: After the timeout the clients of silent connections may need so long to close them.
+#: Seconds after the timeout within which clients can close silent connections.
 FAREWELL_S = 1.0
 
 
