@@ -151,7 +151,7 @@ def test_tasks_of_all_groups_tidy_up_when_the_actor_ends(tmp_path: Path) -> None
 
 
 EXITS_IN_BACKGROUND = """
-import asyncio, sys, skate, uvloop
+import asyncio, os, sys, time, psutil, skate, uvloop
 
 @skate.remote
 class Leaves:
@@ -162,6 +162,7 @@ class Leaves:
             skate.exit_actor()
 
         self.leaving = asyncio.create_task(leave())
+        return os.getpid()
 
     async def wait(self):
         await asyncio.sleep(1000)
@@ -172,12 +173,14 @@ class Leaves:
 
 skate.init(num_cpus=1)
 actor = Leaves.remote()
-skate.get(actor.begin.remote())
+pid = skate.get(actor.begin.remote())
 try:
     skate.get(actor.wait.remote(), timeout=20)
 except skate.exceptions.ActorDiedError as error:
     # One write: a line of the actor may come between those of print().
     sys.stdout.write(f"{'exit_actor' in str(error)}\\n")
+while psutil.pid_exists(pid):  # it shuts down after it was declared dead
+    time.sleep(0.01)
 skate.shutdown()
 """
 
