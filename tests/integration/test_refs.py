@@ -977,8 +977,16 @@ import time, skate
 from skate import is_initialized
 
 skate.init(num_cpus=1)
-ref = skate.remote(lambda: time.sleep(1000)).remote()
-ref.when_ready(lambda: print("ended"))
+sleep = skate.remote(lambda: time.sleep(1000))
+
+def goes_on():
+    try:
+        sleep.remote()
+    except skate.exceptions.NotInitializedError:
+        print("ended")
+
+ref = sleep.remote()
+ref.when_ready(goes_on)
 skate.shutdown()
 print("shut down")
 ref.when_ready(lambda: print("an error by now"))

@@ -12,7 +12,7 @@ import mmap
 import pickle
 import struct
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,11 +26,12 @@ from skate._serialize.values import (
     ALIGNMENT,
     INLINE_BYTES_MAX,
     NONE,
+    PLAIN_LENGTH_MAX,
     Serialized,
     deserialize,
-    is_scalar,
+    is_plain,
     serialize,
-    serialize_scalar,
+    serialize_plain,
 )
 
 
@@ -84,12 +85,35 @@ VALUES = st.recursive(
 @given(SCALARS)
 @settings(deadline=None)
 def test_scalars_come_back(value: object) -> None:
-    assert is_scalar(value)
+    assert is_plain(value)
     back = round_trip(value)
     assert type(back) is type(value)
     assert back == value
-    assert deserialize(serialize_scalar(value)) == value
-    assert serialize(value).to_bytes() == serialize_scalar(value)
+    assert deserialize(serialize_plain(value)) == value
+    assert serialize(value).to_bytes() == serialize_plain(value)
+
+
+@given(st.lists(SCALARS, max_size=PLAIN_LENGTH_MAX))
+@settings(deadline=None)
+def test_short_tuples_of_scalars_are_written_like_scalars(values: list[object]) -> None:
+    assert is_plain(tuple(values))
+    assert round_trip(tuple(values)) == tuple(values)
+    assert serialize(tuple(values)).to_bytes() == serialize_plain(tuple(values))
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [(1, [2]), (1, (2, 3)), tuple(range(PLAIN_LENGTH_MAX + 1)), Pair(1, 2), [1, 2]],
+    ids=["a list inside", "a tuple inside", "a long one", "a class of its own", "a list"],
+)
+def test_what_may_hold_more_than_scalars_is_not_plain(value: object) -> None:
+    assert not is_plain(value)
+    assert round_trip(value) == value
 
 
 @given(VALUES)
@@ -109,7 +133,7 @@ def test_a_subclass_of_a_scalar_is_no_scalar() -> None:
         pass
 
     value = Celsius(21.5)
-    assert not is_scalar(value)
+    assert not is_plain(value)
     assert type(round_trip(value)).__name__ == "Celsius"
     assert round_trip(value) == 21.5
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skate._core.task import Result, Task
-from skate._serialize.values import INLINE_BYTES_MAX, deserialize, is_scalar, serialize_scalar
+from skate._serialize.values import INLINE_BYTES_MAX, deserialize, is_plain, serialize_plain
 from skate._wire import messages as m
 from skate._worker.actor_process import EXITS
 from skate._worker.context import CURRENT_CALL, CurrentCall
@@ -95,8 +95,8 @@ class Concurrency(abc.ABC):
     def _result(self, peer: Peer, task: Task, value: Any) -> Result:
         """What a method returned, as the result of the call."""
         extra, executor = task.extra, self._executor
-        if extra is None and is_scalar(value):
-            data = serialize_scalar(value)
+        if extra is None and is_plain(value):
+            data = serialize_plain(value)
             if len(data) <= INLINE_BYTES_MAX:
                 return Result(task.id, data)
         return executor.store_returns(peer, task, extra, value)

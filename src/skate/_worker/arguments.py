@@ -30,7 +30,7 @@ from skate._core.task import ALL_ARGUMENTS, Arg, Failure, RefInfo, Task
 from skate._message_limits import limits
 from skate._object_ref import NIL_SAYS, NilRef, ObjectRef
 from skate._serialize.diagnose import explain_unpicklable, is_picklable
-from skate._serialize.values import INLINE_BYTES_MAX, Serialized, is_scalar, serialize
+from skate._serialize.values import INLINE_BYTES_MAX, Serialized, is_plain, serialize
 
 if TYPE_CHECKING:
     from skate._worker.actors import Creation, MethodCall
@@ -210,7 +210,7 @@ class Arguments:
         moved: list[tuple[int | str, ObjectRef[Any]]] = []
         places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         for at, value in places:
-            if is_scalar(value) and type(value) not in (str, bytes, int):
+            if is_plain(value) and type(value) not in (str, bytes, int):
                 continue
             serialized = self._runtime.serialize(value, what=what)
             if serialized.size > INLINE_BYTES_MAX:

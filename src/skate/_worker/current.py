@@ -27,6 +27,16 @@ _initializer: Callable[[], None] | None = None
 _lock = threading.RLock()
 
 
+class _Here(threading.local):
+    """What is known of the current thread."""
+
+    #: A runtime waits for its end before it has ended itself.
+    is_joined = False
+
+
+_here = _Here()
+
+
 def get_runtime() -> Runtime:
     """The runtime of this process; starts one with the defaults if there is none."""
     runtime = _runtime
@@ -39,6 +49,8 @@ def get_runtime() -> Runtime:
         )
     if _forked_from:
         raise ForkedProcessError(pid=os.getpid(), parent_pid=_forked_from)
+    if _here.is_joined:  # its runtime ends, and would wait for this thread for ever
+        raise NotInitializedError(call="a callback of a reference")
     assert _initializer is not None
     with _lock:
         if _runtime is None:
@@ -55,6 +67,11 @@ def set_runtime(runtime: Runtime | None) -> None:
     global _runtime, _forked_from
     _runtime = runtime
     _forked_from = 0
+
+
+def mark_joined_thread() -> None:
+    """In a thread that ends with the runtime: its callbacks must not start another one while that ends."""
+    _here.is_joined = True
 
 
 def set_exiting() -> None:

@@ -34,9 +34,9 @@ from skate._serialize.values import (
     NONE,
     Serialized,
     deserialize,
-    is_scalar,
+    is_plain,
     serialize,
-    serialize_scalar,
+    serialize_plain,
 )
 from skate._store.layout import NAME_BYTES, SLOT_TASK_BYTES, name_offset, slot_fields
 from skate._wire import messages as m
@@ -439,8 +439,8 @@ class Executor:
                 value = function(*deserialize(task.args)) if task.args else function()
                 if value is None:
                     return Result(task.id, NONE)
-                if is_scalar(value):
-                    data = serialize_scalar(value)
+                if is_plain(value):
+                    data = serialize_plain(value)
                     if len(data) <= INLINE_BYTES_MAX:
                         return Result(task.id, data)
                 return self.store_results(peer, task, None, [value])

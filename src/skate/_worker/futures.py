@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from skate._object_ref import ObjectRef
+from skate._worker.current import mark_joined_thread
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
@@ -52,7 +53,7 @@ class Futures:
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="skate-futures")
+            self._pool = ThreadPoolExecutor(1, "skate-futures", initializer=mark_joined_thread)
         return self._pool
 
     def _settle(self, ref: ObjectRef[Any], future: Future[Any]) -> None:

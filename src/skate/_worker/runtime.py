@@ -43,9 +43,9 @@ from skate._serialize.failures import failure_of
 from skate._serialize.values import (
     INLINE_BYTES_MAX,
     Serialized,
-    is_scalar,
+    is_plain,
     serialize,
-    serialize_scalar,
+    serialize_plain,
 )
 from skate._store.client import StoreClient
 from skate._store.seals import Seals
@@ -516,8 +516,8 @@ class Runtime:
 
     def put(self, value: object) -> ObjectRef[Any]:
         data: bytes = b""
-        if is_scalar(value) and not (type(value) is bytes and len(value) > INLINE_BYTES_MAX):
-            data = serialize_scalar(value)
+        if is_plain(value) and not (type(value) is bytes and len(value) > INLINE_BYTES_MAX):
+            data = serialize_plain(value)
         if data and len(data) <= INLINE_BYTES_MAX:
             with self.lock:
                 if self.broken:
@@ -602,9 +602,9 @@ class Runtime:
         payload = b""
         if args:
             for value in args:
-                if not is_scalar(value):
+                if not is_plain(value):
                     return self.arguments.submit(call, args, kwargs)
-            payload = serialize_scalar(args)
+            payload = serialize_plain(args)
             if len(payload) > INLINE_BYTES_MAX:
                 return self.arguments.submit(call, args, kwargs)
         context = self.context

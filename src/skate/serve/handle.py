@@ -149,6 +149,8 @@ def _take_responses(request: Request) -> list[Request]:
 
 def _replace(request: Request) -> None:
     """Put references where responses are. Raises the error of one that was never sent."""
+    given: list[tuple[int | str, Any]] = [*enumerate(request.args), *request.kwargs.items()]
+    request.answers = tuple(place for place, each in given if type(each) is DeploymentResponse)
     request.args = tuple(_ref_of(each) for each in request.args)
     request.kwargs = {name: _ref_of(each) for name, each in request.kwargs.items()}
 

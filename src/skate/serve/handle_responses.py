@@ -12,7 +12,6 @@ import skate
 from skate.exceptions import GetTimeoutError, NotInitializedError, TaskCancelledError, TaskError
 from skate.serve.dispatch import Dispatcher
 from skate.serve.exceptions import NotSupportedError, RequestCancelledError
-from skate.serve.reply import Reply
 from skate.serve.request import Request
 
 __all__ = ["DeploymentResponse", "DeploymentResponseGenerator"]
@@ -86,7 +85,7 @@ class DeploymentResponse(_Response):
             if self._owner.ended:  # else `skate.get` would start another runtime
                 raise NotInitializedError(call=f"result() of {self!r}")
             try:
-                reply = skate.get(ref, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+                answer = skate.get(ref, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except BaseException as error:
                 if isinstance(error, (GetTimeoutError, KeyboardInterrupt)) and not isinstance(error, TaskError):
                     raise
@@ -97,7 +96,7 @@ class DeploymentResponse(_Response):
                     raise RequestCancelledError(request.id) from None
                 raise
             self._owner.answered(request)
-            return self._value(reply)
+            return self._value(answer)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._awaited().__await__()
@@ -110,7 +109,7 @@ class DeploymentResponse(_Response):
                 if not request.is_bound or request.error is not None:
                     await self._until_bound()
                 ref = request.ref
-                reply = await ref
+                answer = await ref
             except asyncio.CancelledError:
                 self.cancel()
                 raise
@@ -124,23 +123,23 @@ class DeploymentResponse(_Response):
                     raise RequestCancelledError(request.id) from None
                 raise
             self._owner.answered(request)
-            return self._value(reply)
+            return self._value(answer)
 
-    def _value(self, reply: Any) -> Any:
-        request = self._request
-        seat = request.seat
+    def _value(self, answer: tuple[Any, int]) -> Any:
+        value, load = answer
+        seat = self._request.seat
         if seat is not None:
-            self._owner.router.heard(seat, reply.load)
-        return reply.value
+            self._owner.router.heard(seat, load)
+        return value
 
     def _to_object_ref_sync(self) -> Any:
         """A reference to the result, for tasks and actors of Skate."""
-        return _unwrap.remote(self._ref())
+        return _value_of.remote(self._ref())
 
     async def _to_object_ref(self) -> Any:
         """The same in an event loop."""
         await self._until_bound()
-        return _unwrap.remote(self._request.ref)
+        return _value_of.remote(self._request.ref)
 
     def _ref(self) -> Any:
         if not self._request.is_bound and _running_loop() is not None:
@@ -167,12 +166,11 @@ class _Received:
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the result."""
-        reply = skate.get(self._ref, timeout=timeout_s)
-        return reply.value if type(reply) is Reply else reply
+        return skate.get(self._ref, timeout=timeout_s)[0]
 
     def __await__(self) -> Generator[Any, None, Any]:
-        reply = yield from self._ref.__await__()
-        return reply.value if type(reply) is Reply else reply
+        answer = yield from self._ref.__await__()
+        return answer[0]
 
 
 class DeploymentResponseGenerator(_Response):
@@ -244,8 +242,8 @@ class DeploymentResponseGenerator(_Response):
 
 
 @skate.remote(num_cpus=0)
-def _unwrap(reply: Any) -> Any:
-    return reply.value if type(reply) is Reply else reply
+def _value_of(answer: Any) -> Any:
+    return answer[0]
 
 
 def _is_cancellation(error: BaseException) -> bool:

@@ -29,7 +29,6 @@ from skate.serve.exceptions import BackPressureError
 from skate.serve.handler import Handler, handler_of
 from skate.serve.metrics import ReplicaMetrics, Snapshot
 from skate.serve.records import AppSpec, DeploymentSpec
-from skate.serve.reply import Reply
 from skate.serve.request_context import ReplicaContext, RequestContext
 from skate.serve.slots import NoRoom, Slots
 from skate.serve.threads import Threads
@@ -100,17 +99,18 @@ class Replica:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    async def call(self, meta: Any, /, *args: Any, **kwargs: Any) -> Reply:
-        """Work on a request of a handle."""
+    async def call(self, meta: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, int]:
+        """Work on a request of a handle: its result, and how many other requests there are when it leaves."""
         slots, metrics = self.slots, self.metrics
         if not slots.take_at_once():
             await self._take()
         begin = time.perf_counter()
         failed = True
         try:
-            value = await self._handler(_entered(meta)).call(_plain(args), _plain_named(kwargs))
+            handler, args, kwargs = self._entered(meta, args, kwargs)
+            value = await handler.call(args, kwargs)
             failed = False
-            return Reply(value, slots.load - 1)
+            return value, slots.load - 1
         except asyncio.CancelledError:
             failed = False  # the caller has wished it
             raise
@@ -125,7 +125,8 @@ class Replica:
         begin = time.perf_counter()
         failed = True
         try:
-            items = self._handler(_entered(meta)).stream(_plain(args), _plain_named(kwargs))
+            handler, args, kwargs = self._entered(meta, args, kwargs)
+            items = handler.stream(args, kwargs)
             async with contextlib.aclosing(items):  # type: ignore[type-var]
                 async for item in items:
                     yield item
@@ -144,6 +145,20 @@ class Replica:
         except NoRoom:
             self.metrics.rejected += 1
             raise BackPressureError(deployment=self._spec.name, waiting=self.slots.waiting) from None
+
+    def _entered(
+        self, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Handler, tuple[Any, ...], dict[str, Any]]:
+        """Note the request that the running code works on; what it calls, with which arguments."""
+        if type(meta) is str:
+            return self._handler(meta), args, kwargs
+        method, model, id, answers = meta
+        if model or id:
+            request_context.set_request(RequestContext(id, model))
+        if answers:
+            args = tuple(each[0] if place in answers else each for place, each in enumerate(args))
+            kwargs = {name: each[0] if name in answers else each for name, each in kwargs.items()}
+        return self._handler(method), args, kwargs
 
     def _handler(self, name: str) -> Handler:
         found = self._handlers.get(name)
@@ -259,26 +274,3 @@ async def _made(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     instance = target.__new__(target)
     await target.__init__(instance, *args, **kwargs)
     return instance
-
-
-def _entered(meta: Any) -> str:
-    """Note the request that the running code works on; the name of its method."""
-    if type(meta) is str:
-        return meta
-    method, model, id = meta
-    request_context.set_request(RequestContext(id, model))
-    return str(method)
-
-
-def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Results of other deployments among the arguments, as their values."""
-    for each in args:
-        if type(each) is Reply:
-            return tuple(each.value if type(each) is Reply else each for each in args)
-    return args
-
-
-def _plain_named(kwargs: dict[str, Any]) -> dict[str, Any]:
-    if not kwargs:
-        return kwargs
-    return {name: each.value if type(each) is Reply else each for name, each in kwargs.items()}

@@ -21,8 +21,8 @@ class Request:
     """One request, from `remote()` to its answer."""
 
     __slots__ = (
-        "_bound", "_on_bound", "args", "attempts", "counted", "error", "has_begun", "id", "idempotent", "is_cancelled",
-        "kwargs", "lacks", "method", "model", "ref", "seat", "stream",
+        "_bound", "_on_bound", "answers", "args", "attempts", "counted", "error", "has_begun", "id", "idempotent",
+        "is_cancelled", "kwargs", "lacks", "method", "model", "ref", "seat", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -31,6 +31,8 @@ class Request:
     ) -> None:  # fmt: skip
         self.method, self.model, self.id = method, model, id
         self.args, self.kwargs = args, kwargs
+        #: Places and names of the arguments that are answers of replicas, as `Replica.call` returns them.
+        self.answers: tuple[int | str, ...] = ()
         self.stream, self.idempotent = stream, idempotent
         #: What the replica's answer is known by here: a reference, or a generator of references.
         self.ref: Any = None
@@ -50,7 +52,9 @@ class Request:
 
     def send_to(self, seat: Seat) -> Any:
         """Send it to a replica; what its answer is known by."""
-        meta: Any = (self.method, self.model, self.id) if self.model or self.id else self.method
+        meta: Any = self.method
+        if self.model or self.id or self.answers:
+            meta = (self.method, self.model, self.id, self.answers)
         method = seat.target.stream if self.stream else seat.target.call
         return method.remote(meta, *self.args, **self.kwargs)
 
