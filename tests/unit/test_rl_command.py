@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -93,6 +94,22 @@ def test_a_run_of_another_algorithm_is_named(run: Run, capsys: pytest.CaptureFix
     assert code != 0
     assert f"{run.path} is a run of ppo, and its options are no DQNOptions." in err
     assert "Traceback" not in err
+
+
+def test_a_run_whose_environment_was_made_by_a_function_says_how_to_go_on(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = json.loads((run.path / "options.json").read_text())
+    (run.path / "options.json").write_text(json.dumps({**about, "env": "Corridor"}))
+    for words, then in {
+        ("eval", str(run.path)): f"evaluate(Policy.load('{run.path}'), make)",
+        ("play", str(run.path)): f"evaluate(Policy.load('{run.path}'), make)",
+        ("train", "ppo", "--resume", str(run.path)): f"train(make, resume='{run.path}')",
+    }.items():
+        code, _, err = said(capsys, *words)
+        assert code == 1
+        assert f"there is no environment 'Corridor', on which {run.path} was trained: " in err
+        assert then in err.splitlines()[1]
 
 
 @pytest.mark.parametrize(

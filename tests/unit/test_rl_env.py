@@ -454,8 +454,10 @@ def test_spaces_that_are_not_supported_say_what_is(space: Any) -> None:
         describe(space)
     with pytest.raises(TypeError, match="not supported: they can be Discrete"):
         describe_action(space)
-    with pytest.raises(EnvError, match=r"failed in lane 2: TypeError: .*not supported"):
+    with pytest.raises(EnvError, match=r"failed in lane 2: TypeError: .*not supported") as caught:
         Lane(lambda: Anything(space, spaces.Discrete(2)), 2, 1, 0, 0, 1)
+    line = Anything.__init__.__code__.co_firstlineno
+    assert str(caught.value).endswith(f"\n  the environment is in {__file__}:{line}"), "and no line of ours"
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------
@@ -492,6 +494,20 @@ class Breaks(Scripted):
 def test_an_unknown_id_is_named_with_its_lane() -> None:
     with pytest.raises(EnvError, match=r"CartPoul-v1 failed in lane 3: NameNotFound.*CartPole"):
         Lane("CartPoul-v1", 3, 2, 0, 0, 1)
+
+
+def test_a_package_that_an_environment_lacks_is_named_without_the_steps_of_importing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lacking_env.py").write_text("import physics_that_is_not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as if it were not installed
+    with pytest.raises(EnvError, match="ModuleNotFoundError: No module named 'physics_that_is_not_there'") as caught:
+        Lane("lacking_env:Walk-v0", 0, 1, 0, 0, 1)
+    assert str(tmp_path / "lacking_env.py") in str(caught.value)
+    assert "importlib" not in str(caught.value)
+    with pytest.raises(EnvError, match="which has the games of Atari: pip install ale-py"):
+        Lane("ALE/Pong-v5", 0, 1, 0, 0, 1)
 
 
 def test_a_factory_that_raises_is_named_with_its_lane_and_line() -> None:

@@ -228,8 +228,11 @@ def _train(function: Callable[..., Any], names: Sequence[str], options: argparse
     if env is None:
         if "resume" not in given:
             raise Trouble("which environment to train on was not said.", "name one, such as CartPole-v1.", exit_code=2)
-        env = option_fields.stored(given["resume"])["env"]
-    _check_env(env)
+        run = given["resume"]
+        env = option_fields.stored(run)["env"]
+        _check_env(env, run, f"in Python: train(make, resume={run!r}), where make makes the environment.")
+    else:
+        _check_env(env)
     run = function(env, progress=False if options.quiet else None, **given)
     print(run)
     print(run.path)
@@ -244,12 +247,18 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _found(options: argparse.Namespace) -> tuple[Any, str]:
     """The policy of a run, and its environment."""
-    env = options.env or option_fields.stored(options.folder)["env"]
-    _check_env(env)
-    return rl.Policy.load(options.folder), env
+    env, run = options.env, options.folder
+    if env is None:
+        env = option_fields.stored(run)["env"]
+        other = "--env module:id for one that the module registers"
+        _check_env(env, run, f"{other}; in Python: evaluate(Policy.load({run!r}), make), where make makes it.")
+    else:
+        _check_env(env)
+    return rl.Policy.load(run), env
 
 
-def _check_env(env: str) -> None:
+def _check_env(env: str, run: str | None = None, then: str = "") -> None:
+    """Raise Trouble unless there is such an environment. `run` was trained on it, perhaps through a factory."""
     from gymnasium import error
 
     from skate.rl.env import find_spec
@@ -257,8 +266,9 @@ def _check_env(env: str) -> None:
     try:
         find_spec(env)
     except (error.Error, ImportError) as problem:
-        then = "name an id that gymnasium knows, or module:id for one that the module registers."
-        raise Trouble(f"there is no environment {env!r}: {problem}", then) from None
+        known = f", on which {run} was trained" if run else ""
+        then = then or "name an id that gymnasium knows, or module:id for one that the module registers."
+        raise Trouble(f"there is no environment {env!r}{known}: {problem}", then) from None
 
 
 def _play(options: argparse.Namespace) -> int:

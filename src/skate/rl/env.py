@@ -28,6 +28,8 @@ import numpy as np
 from skate.rl import spaces
 
 _HERE = os.path.dirname(__file__)
+#: In the text of an error that names a line of the environment itself.
+_PLACED = " is in "
 
 #: What gymnasium asks of a method.
 _CONTRACTS = {
@@ -60,10 +62,13 @@ class Envs(ABC):
     observation_space: Any
     action_space: Any
 
-    def _describe(self, observation_space: Any, action_space: Any, count: int) -> None:
+    def _describe(self, env: Any, observation_space: Any, action_space: Any, count: int) -> None:
         self.observation_space, self.action_space, self.count = observation_space, action_space, count
-        self.observation = spaces.describe(observation_space)
-        self.action = spaces.describe_action(action_space)
+        try:
+            self.observation = spaces.describe(observation_space)
+            self.action = spaces.describe_action(action_space)
+        except TypeError as error:
+            raise TypeError(f"{error}{_place('the environment', type(getattr(env, 'unwrapped', env)))}") from None
         self.shape, self.dtype = spaces.shape_and_dtype(self.observation)
         self._all_real = np.ones(count, bool)
 
@@ -89,7 +94,7 @@ class Loop(Envs):
 
     def __init__(self, envs: list[Any]) -> None:
         self.envs = envs
-        self._describe(envs[0].observation_space, envs[0].action_space, len(envs))
+        self._describe(envs[0], envs[0].observation_space, envs[0].action_space, len(envs))
         self._steps = [env.step for env in envs]
         self._flat = spaces.is_flat(self.observation)
         #: Type of observations that are used without a check. None, which no observation has, if all must be flattened.
@@ -211,7 +216,8 @@ class Vector(Envs):
         self.env = env
         single_observation = getattr(env, "single_observation_space", env.observation_space)
         single_action = getattr(env, "single_action_space", env.action_space)
-        self._describe(single_observation, single_action, env.num_envs if hasattr(env, "num_envs") else len(env))
+        count = env.num_envs if hasattr(env, "num_envs") else len(env)
+        self._describe(env, single_observation, single_action, count)
         # EnvPool says nothing: it resets in the step after the end.
         mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode", "NextStep")
         self._mode = str(getattr(mode, "value", mode))
@@ -351,12 +357,13 @@ class blamed(AbstractContextManager[None]):  # noqa: N801 - it is used like a fu
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, (Exception, SystemExit)) or isinstance(error, EnvError):
             return
-        frames = traceback.extract_tb(error.__traceback__)
-        outside = [frame for frame in frames if os.path.dirname(frame.filename) != _HERE]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _imports(frame.filename)]
+        shown = [frame for frame in frames if os.path.dirname(frame.filename) != _HERE]
+        if not shown and _PLACED not in str(error):
+            shown = frames[-1:]
         where = "" if self._lane is None else f" in lane {self._lane}"
-        text = f"{name_of(self._env)} failed{where}: {type(error).__name__}: {error}"
-        text += "\n" + "".join(traceback.format_list(outside or frames[-1:])).rstrip()
-        raise EnvError(text) from error
+        text = f"{name_of(self._env)} failed{where}: {type(error).__name__}: {error}\n"
+        raise EnvError((text + "".join(traceback.format_list(shown))).rstrip()) from error
 
 
 def reset_named(env: Any, **arguments: Any) -> Any:
@@ -409,15 +416,26 @@ def _place(what: str, function: Any) -> str:
     methods = ("__init__", "reset", "step") if isinstance(function, type) else ("__call__",)
     candidates = [function, *(getattr(function, method, None) for method in methods)]
     code = next((each.__code__ for each in candidates if hasattr(each, "__code__")), None)
-    return f"\n  {what} is in {code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"\n  {what}{_PLACED}{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
 def find_spec(name: str) -> Any:
     """The spec that an id names. As in `gymnasium.make`, `module:id` imports the module that registers it."""
     module, _, identifier = name.rpartition(":")
-    if module or name.startswith("ALE/"):
-        importlib.import_module(module or "ale_py")
+    if module:
+        importlib.import_module(module)
+    elif name.startswith("ALE/"):
+        try:
+            importlib.import_module("ale_py")
+        except ModuleNotFoundError as error:
+            said = f"{error}, which has the games of Atari: pip install ale-py"
+            raise gymnasium.error.DependencyNotInstalled(said) from None
     return gymnasium.spec(identifier)
+
+
+def _imports(file: str) -> bool:
+    """Whether a file is Python's own machinery of importing: many lines of a traceback that say nothing."""
+    return file.startswith("<frozen importlib") or file == importlib.__file__
 
 
 def _is_envpool(env: Any) -> bool:
