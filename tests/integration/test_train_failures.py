@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -91,6 +92,7 @@ def test_a_stall_is_raised_with_the_line_where_the_rank_is_when_no_failure_is_le
     with pytest.raises(train.StalledError, match=r"rank 1 .*\n(.*\n)*.*the line where rank 1 is") as raised:
         train.run(fit, stall_after=2, path=tmp_path)
     assert 1 in raised.value.ranks
+    assert raised.value.looks[1].stack.lstrip().startswith(f'File "{__file__}"'), "the program's own lines"
 
 
 def test_a_worker_that_dies_before_it_has_begun_counts_as_a_failure_of_its_own(
@@ -253,13 +255,41 @@ def test_a_failure_is_told_although_the_program_has_folders_with_names_of_checkp
 
 
 def test_exit_handlers_of_the_program_run_when_it_has_finished(runtime: ModuleType, tmp_path: Path) -> None:
-    """As under torchrun: libraries flush there what they have."""
+    """As under torchrun: libraries flush there what they have, or have a thread write it."""
 
     def fit() -> None:
-        atexit.register((tmp_path / f"flushed-{train.context().rank}").touch)
+        rank = train.context().rank
+
+        def write() -> None:
+            threading.Event().wait(0.1)
+            (tmp_path / f"written-{rank}").touch()
+
+        if rank == 0:
+            threading.Thread(target=write).start()
+        else:
+            ThreadPoolExecutor(1).submit(write)
+        atexit.register((tmp_path / f"flushed-{rank}").touch)
 
     train.run(fit, path=tmp_path / "run")
-    assert sorted(path.name for path in tmp_path.glob("flushed-*")) == ["flushed-0", "flushed-1"]
+    names = sorted(path.name for path in tmp_path.glob("*-?"))
+    assert names == ["flushed-0", "flushed-1", "written-0", "written-1"]
+
+
+def test_the_process_of_a_rank_ends_with_its_function_so_that_those_who_wait_for_it_hear_of_that(
+    runtime: ModuleType, tmp_path: Path
+) -> None:
+    def fit() -> None:
+        (tmp_path / f"pid-{train.context().rank}").write_text(str(os.getpid()))
+        if train.context().rank == 0:
+            wait_for((tmp_path / "pid-1").exists, 20, "the other rank")
+            pid = wait_for((tmp_path / "pid-1").read_text, 20, "its number")
+            wait_for(lambda: not Path("/proc", pid).exists(), 20, "the end of the other rank")
+            raise ConnectionError("the other rank is gone")
+
+    with pytest.raises(ConnectionError, match="the other rank is gone") as raised:
+        train.run(fit, path=tmp_path / "run")
+    if sys.version_info >= (3, 11):
+        assert "It was rank 0 of 2. The function had ended in rank 1 by then." in raised.value.__notes__[0]
 
 
 def test_metrics_by_class_keep_the_run_going(runtime: ModuleType, tmp_path: Path) -> None:

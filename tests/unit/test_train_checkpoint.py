@@ -43,6 +43,22 @@ def test_parts_are_no_checkpoint_until_they_are_committed(tmp_path: Path, enter:
     assert (latest.step, latest.workers) == (3, 2)
 
 
+def test_what_is_reported_may_have_several_elements_and_has_names(tmp_path: Path, enter: Any) -> None:
+    sent = enter()
+    session.report({"loss": torch.tensor([0.5]), "of each": torch.arange(2), "counts": np.eye(2, dtype=int)})
+    assert sent == [(0, {"loss": 0.5, "of each": [0, 1], "counts": [[1, 0], [0, 1]]}, False)]
+    for wrong, kind, text in (
+        (lambda: session.report(0.5), TypeError, "takes metrics by name"),
+        (lambda: session.report({}, checkpoint="folder"), TypeError, r"next: .*Checkpoint\.from_directory"),
+        (lambda: session.report({}, step=1.5), ValueError, "step=1.5"),
+        (lambda: session.report({}, step=-1), ValueError, "step=-1"),
+    ):
+        with pytest.raises(kind, match=text):
+            wrong()
+    session.report({}, step=np.int64(3))
+    assert sent[1:] == [(3, {}, False)]
+
+
 def test_the_last_ones_are_kept_in_the_order_of_their_steps(tmp_path: Path, enter: Any) -> None:
     enter()
     for step in (8, 9, 10):

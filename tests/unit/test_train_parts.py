@@ -6,6 +6,7 @@ import io
 import json
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skate.train.arguments import checked_options
+from skate.train.arguments import checked_options, takes_config
 from skate.train.environment import Place, gpus_in_order, seats
 from skate.train.folder import History, read_history
 from skate.train.progress import Line
 from skate.train.record import Result
 from skate.train.reduce import Reducer
 from skate.train.sizing import capacity, checked_workers, fitting, size_to_grow_to, sizes_to_try
-from skate.train.worker import _kept_port
+from skate.train.worker import _kept_port, _waits
 from skate.util import callbacks
 from skate.util.files import written_beside
 
@@ -88,6 +89,44 @@ def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
     assert checked_options(print, **right).resources == {"CPU": 1}
     with pytest.raises(ValueError, match=r"train\.run\("):
         checked_options(print, **{**right, **wrong})
+    for no_list in (print, None, [print, None]):
+        with pytest.raises(TypeError, match="list of functions"):
+            checked_options(print, **{**right, "callbacks": no_list})
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("fit", [coroutine, generator])
+def test_a_function_whose_call_would_run_none_of_it_is_refused(fit: Any) -> None:
+    with pytest.raises(TypeError, match="runs none of it"):
+        checked_options(fit, workers=1, failures=0, resources=None, keep=1, stall_after=None, reduce=None, callbacks=())
+
+
+def test_the_config_is_given_to_a_function_that_takes_one() -> None:
+    assert takes_config(lambda config: None, {"lr": 1})
+    assert takes_config(lambda config: None, None)
+    assert takes_config(lambda lr=1: None, 2)
+    assert not takes_config(lambda lr=1: None, None)
+    assert not takes_config(lambda: None, None)
+    with pytest.raises(TypeError, match="would not see the config"):
+        takes_config(lambda: None, 1)
+    for config in (None, 1):
+        with pytest.raises(TypeError, match=r"parameters \(model, config\)"):
+            takes_config(lambda model, config: None, config)
+
+
+def test_a_rank_that_imports_a_module_of_torch_waits_for_nobody() -> None:
+    program = "import sys\nfound.append(waits(sys._getframe()))\ndef join():\n    found.append(waits(sys._getframe()))"
+    found: list[bool] = []
+    names = {"found": found, "waits": _waits}
+    exec(compile(program, "/x/torch/distributed/fsdp.py", "exec"), names)
+    names["join"]()  # type: ignore[operator]
+    assert found == [False, True]
 
 
 # -- where each one stands ---------------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ def checked_options(
     """The options of a training. Raises ValueError or TypeError for what cannot be meant."""
     if not callable(fit):
         raise TypeError(f"train.run(fit={fit!r}): it takes a function, which every worker calls.")
+    if inspect.iscoroutinefunction(fit) or inspect.isgeneratorfunction(fit) or inspect.isasyncgenfunction(fit):
+        raise TypeError(
+            f"train.run({fit!r}): calling a coroutine or a generator function runs none of it.\n"
+            "  next: pass a function that calls asyncio.run(…), or that goes through the generator."
+        )
     least, most = checked_workers(workers)
     for name, value, lowest in (("failures", failures, 0), ("keep", keep, 1)):
         if value is None:
@@ -47,8 +52,8 @@ def checked_options(
             raise ValueError(f"train.run({name}={value!r}): it may be a whole number from {lowest} on, or None.")
     if stall_after is not None and not (_is_number(stall_after) and stall_after > 0):
         raise ValueError(f"train.run(stall_after={stall_after!r}): it may be a number of seconds, or None.")
-    if not all(callable(callback) for callback in callbacks):
-        raise TypeError("train.run(callbacks=…): each is a function of the result and a row.")
+    if not isinstance(callbacks, Sequence) or not all(callable(callback) for callback in callbacks):
+        raise TypeError(f"train.run(callbacks={callbacks!r}): it may be a list of functions of the result and a row.")
     return Options(
         least=least,
         most=most,
@@ -79,17 +84,25 @@ def _is_number(value: Any) -> bool:
 def takes_config(fit: Callable[..., Any], config: Any) -> bool:
     """Whether the training function is called with the config. Raises TypeError if it would not see one."""
     try:
-        inspect.signature(fit).bind()
-    except TypeError:
-        return True
-    except ValueError:  # a builtin without a signature
+        signature = inspect.signature(fit)
+    except ValueError:  # a builtin has none
         return config is not None
-    if config is None:
+    needs_none, takes_one = _can_bind(signature), _can_bind(signature, config)
+    if takes_one and (config is not None or not needs_none):
+        return True
+    if needs_none and config is None:
         return False
+    raise TypeError(
+        f"train.run({fit!r}, config): the function takes no argument, so it would not see the config."
+        if needs_none
+        else f"train.run({fit!r}): a training function is called with the config alone, or with nothing, and this one "
+        f"has the parameters {signature}."
+    )
+
+
+def _can_bind(signature: inspect.Signature, *arguments: Any) -> bool:
     try:
-        inspect.signature(fit).bind(config)
+        signature.bind(*arguments)
     except TypeError:
-        raise TypeError(
-            f"train.run({fit!r}, config): the function takes no argument, so it would not see the config."
-        ) from None
+        return False
     return True

@@ -127,7 +127,7 @@ class _Training:
                 self._line.say(_told(end, result.path))
             elif isinstance(end, supervise.GiveUp):
                 attempt.error = end.error
-                _note_where(end, attempt.workers, result.path)
+                _note_where(end, attempt.workers, self._group.dismissed, result.path)
                 raise end.error
             elif isinstance(end, supervise.Grow):
                 self._line.say(
@@ -227,6 +227,8 @@ class _Training:
         self._recorder.tell(self._recorder.finished(rank))
         if self._end is None:
             self._handle(supervise.Finished(rank))
+        if self._end is None:
+            self._group.dismiss(rank)
 
     def _read_what_is_on_its_way(self, within_s: float) -> None:
         """What ranks have reported before a failure counts: a checkpoint may be complete with it."""
@@ -274,12 +276,13 @@ def _told(end: supervise.Restart, folder: Path) -> str:
     return f"{who} failed: {reason}\nAll workers start again, after {place}{left}."
 
 
-def _note_where(end: supervise.GiveUp, workers: int, folder: Path) -> None:
+def _note_where(end: supervise.GiveUp, workers: int, finished: Sequence[int], folder: Path) -> None:
     """Say with the error which rank it was (`error.rank`), and how to go on. Python has notes from 3.11 on."""
     end.error.__dict__["rank"] = end.rank
     if hasattr(end.error, "add_note"):
         who = "a worker that was starting" if end.rank is None else f"rank {end.rank} of {workers}"
-        end.error.add_note(f"It was {who}. train.run(…, path={str(folder)!r}) goes on after {_place(folder)}.")
+        before = f" The function had ended in rank {', '.join(map(str, finished))} by then." if finished else ""
+        end.error.add_note(f"It was {who}.{before} train.run(…, path={str(folder)!r}) goes on after {_place(folder)}.")
 
 
 def _place(folder: Path) -> str:

@@ -61,6 +61,8 @@ class Group:
         #: What ranks report, and their training functions: the reference or stream, and the rank.
         self.streams: dict[Any, int] = {}
         self.fits: dict[Any, int] = {}
+        #: Ranks whose training function has ended, in that order.
+        self.dismissed: list[int] = []
 
     # -- room --------------------------------------------------------------------------------------------------------
 
@@ -176,6 +178,7 @@ class Group:
         # Their resources are free for these, so the workers before them are gone and write no more.
         checkpoints.discard_parts(Path(about["path"]))
         self._set_up(order, about, patience)
+        self.dismissed = []
         self.streams = {actor.reports.remote(): rank for rank, actor in enumerate(self._actors)}
         self.fits = {actor.fit.remote(*fit): rank for rank, actor in enumerate(self._actors)}
 
@@ -249,6 +252,15 @@ class Group:
         return texts
 
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    def dismiss(self, rank: int) -> None:
+        """End the process of a rank whose training function has ended, as torchrun does.
+
+        torch keeps the connections of a model in DistributedDataParallel open until then, whatever the program closes.
+        A rank that waits in a collective for this one would hear nothing, and wait for half an hour.
+        """
+        self.dismissed.append(rank)
+        skate.kill(self._actors[rank])
 
     def end(self) -> None:
         """End all workers at once, and give the resources back."""

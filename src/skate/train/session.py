@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -82,9 +83,14 @@ def report(
     step: the number of this step; one more than that of the last report, if it is not given.
     """
     here = context()
-    number = here.step + 1 if step is None else int(step)
-    if number < 0:
-        raise ValueError(f"report(step={step}): steps are counted from 0.")
+    number = here.step + 1 if step is None else _whole(step)
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f'report({metrics!r}): it takes metrics by name, like {{"loss": 0.5}}.')
+    if not (checkpoint is None or isinstance(checkpoint, (Mapping, checkpoints.Checkpoint))):
+        raise TypeError(
+            f"report(checkpoint={checkpoint!r}): it may be what to save by name, like {{'model': model}}.\n"
+            "  next: for a folder of files of your own, give Checkpoint.from_directory(folder)."
+        )
     if (taken := {"rank", "step", "workers"} & metrics.keys()) and not here.metrics_have_any_name:
         raise ValueError(
             f"report(): a metric may not be called {min(taken)!r}, because rows of the history have that already.\n"
@@ -115,7 +121,7 @@ def report(
         checkpoints.write_part(here.path, number, here.rank, state)
     if checkpoint is not None:
         here.saved_step = number
-    plain = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
+    plain = {name: _plain(value) for name, value in metrics.items()}
     here.send((number, {"metrics": plain} if here.metrics_have_any_name else plain, given))
 
 
@@ -153,6 +159,26 @@ def restore(**things: Any) -> int:
         _branch_random_states(here.rank)
     here.step = saved.step
     return saved.step + 1
+
+
+def _whole(step: Any) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"report(step={step!r}): steps are whole numbers from 0 on.")
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """A number or a list of them for what torch and numpy have."""
+    if not hasattr(value, "item"):
+        return value
+    try:
+        return value.item()
+    except (ValueError, RuntimeError):  # it has several elements
+        return value.tolist()
 
 
 def _state_of(value: Any) -> Any:

@@ -107,12 +107,13 @@ class Worker:
                 if end.code:
                     raise
                 # A program that says sys.exit() at its end has ended well, under torchrun too.
+            _wait_for_threads()
             for close in session.context().at_end:
                 close()
             distributed = sys.modules.get("torch.distributed")
             if distributed is not None and distributed.is_available() and distributed.is_initialized():
                 distributed.destroy_process_group()
-            # The process is killed when all ranks have finished. What libraries flush when a program ends is not lost.
+            # The process is killed when its function has ended. What libraries flush when a program ends is not lost.
             with contextlib.suppress(Exception):  # Python prints what handlers raise
                 atexit._run_exitfuncs()
         finally:
@@ -129,7 +130,18 @@ class Worker:
         """Say where the main thread is, and whether it waits for other ranks."""
         frame = sys._current_frames()[threading.main_thread().ident or 0]
         stack = traceback.extract_stack(frame)
-        return Look(True, _waits(frame), "".join(traceback.format_list(stack[-FRAMES_MAX:])))
+        begun = [at for at, each in enumerate(stack, 1) if each.name == "fit" and each.filename == __file__]
+        own = stack[begun[0] if begun else 0 :]  # what is further out says nothing of the training function
+        return Look(True, _waits(frame), "".join(traceback.format_list(own[-FRAMES_MAX:])))
+
+
+def _wait_for_threads() -> None:
+    """Wait for threads that are no daemons, as the interpreter does at its end: they may write a checkpoint."""
+    for end_pool in reversed(getattr(threading, "_threading_atexits", ())):  # of concurrent.futures, mostly
+        end_pool()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def own_gpus() -> tuple[str, ...]:
@@ -180,4 +192,9 @@ def _waits(frame: FrameType | None) -> bool:
     """Whether a stack ends in a collective. Further out that says nothing: the model runs in a frame of DDP too."""
     while frame is not None and any(part in frame.f_code.co_filename for part in PASSED_THROUGH):
         frame = frame.f_back
-    return frame is not None and any(part in frame.f_code.co_filename for part in COLLECTIVES)
+    innermost = frame
+    while frame is not None and any(part in frame.f_code.co_filename for part in COLLECTIVES):
+        if frame.f_code.co_name == "<module>":
+            return False  # it is imported, and waits for nobody
+        frame = frame.f_back
+    return frame is not innermost
