@@ -28,6 +28,8 @@ def test_every_operation_gives_what_numpy_gives(runtime: ModuleType, world: int)
             check_every_operation((9,), "int64", op)
         check_every_operation((4,), "bool", ReduceOp.MAX)
         check_every_operation((4,), "complex64")
+        check_every_operation((4,), ">f4")
+        collective.broadcast(np.zeros(1), np.int64(0), "g")  # a rank may be a number of numpy
 
     in_all(make_group(world), check)
 

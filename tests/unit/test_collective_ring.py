@@ -1,13 +1,19 @@
-"""The ring among nodes, run over lists of numbers in random order, against the plain sum."""
+"""The ring among nodes, run over lists of numbers in random order, against the plain sum; and the end of a node."""
 
 from __future__ import annotations
 
 import random
+import socket
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skate.collective import RankDiedError
+from skate.collective.between import Member
+from skate.collective.remote import Remote
 from skate.collective.ring import Plan, make_plan
+from skate.connections import Listener
 
 
 class Leader:
@@ -70,3 +76,16 @@ def test_a_leader_sends_its_share_and_no_more(leaders: int, size: int, chunk: in
         sent = sum(stop - start for start, stop in plan.sends)
         assert sent <= 2 * (leaders - 1) * -(-size // leaders)
         assert all(0 < stop - start <= chunk for start, stop in plan.sends)
+
+
+def test_a_rank_whose_node_has_ended_says_that_it_is_dead() -> None:
+    """Its process lives a moment longer, and may find that out before it is ended."""
+    listener = Listener.__new__(Listener)
+    listener._door, of_the_daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    members = [Member(rank, f"node {rank}", 100 + rank, "host") for rank in range(2)]
+    remote = Remote(1, members, listener, [], lambda: None)
+    of_the_daemon.close()
+    with pytest.raises(RankDiedError, match=r"rank 1 \(pid 101 on host\) died") as caught:
+        remote.check()
+    assert caught.value.rank == 1
+    listener._door.close()

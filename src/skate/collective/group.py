@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Any
 
 import skate
@@ -156,7 +157,7 @@ class Group:
 
     def check_rank(self, rank: int, what: str) -> None:
         """Refuse a rank that the group does not have."""
-        if not isinstance(rank, int) or not 0 <= rank < self.world:
+        if not isinstance(rank, Integral) or not 0 <= rank < self.world:
             raise ValueError(f"{what}={rank!r}: it may be 0 to {self.world - 1} in group {self.name!r}.")
 
     def close(self) -> None:

@@ -251,6 +251,11 @@ class Remote:
                 sock = self._listener.accept(timeout=0)
             except (BlockingIOError, TimeoutError):
                 break
+            except OSError as error:
+                if "daemon has ended" not in str(error):
+                    raise
+                # This process ends with its node, in a moment.
+                raise self._died(self._me.rank, "the daemon of its node has ended") from None
             sock.setblocking(False)
             self._strangers.append(sock)
         strangers, self._strangers = self._strangers, []

@@ -133,7 +133,7 @@ def reduction(op: ReduceOp, array: Flat) -> Reduction:
 def _numpy_combine(op: ReduceOp, dtype: np.dtype[Any]) -> Combine:
     ufunc, nothing = _UFUNCS[op], np.empty(0, dtype)
     try:
-        fits = ufunc(nothing, nothing).dtype == dtype
+        fits = ufunc(nothing, nothing).dtype == dtype.newbyteorder("=")
     except TypeError:
         fits = False
     if not fits:
