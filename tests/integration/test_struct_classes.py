@@ -1,4 +1,4 @@
-"""Classes of msgspec that a program defines itself arrive whole in its workers."""
+"""Classes of msgspec, and dataclasses, that a program defines itself arrive whole in its workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from programs import run_program
 
 PROGRAM = """
 from __future__ import annotations
+import dataclasses
 import json
 from typing import ClassVar, Generic, Optional, TypeVar
 import msgspec
@@ -46,6 +47,11 @@ class Leaf(msgspec.Struct, tag="leaf"):
 class Box(msgspec.Struct, Generic[T]):
     inside: T
 
+@dataclasses.dataclass
+class Place:
+    city: str
+    streets: list[str] = dataclasses.field(default_factory=list)
+
 @skate.remote
 def look(order, rush, node):
     assert type(order) is Order and type(rush) is Rush and isinstance(rush, Order)
@@ -66,6 +72,12 @@ def look(order, rush, node):
     found.append(msgspec.json.decode(msgspec.json.encode(node), type=Node | Leaf) == node)
     found.append(msgspec.json.decode(b'{"type":"leaf","name":"a"}', type=Leaf).name)
     found.append(msgspec.json.decode(b'{"inside":[1]}', type=Box[list[int]]).inside)
+    assert dataclasses.fields(Place)[0].default is dataclasses.MISSING
+    found.append(msgspec.json.decode(b'{"city":"Ulm"}', type=Place).streets)
+    try:
+        msgspec.json.decode(b'{}', type=Place)
+    except msgspec.ValidationError as error:
+        found.append(str(error))
     return found, rush
 
 order, rush, node = Order("tea", 2), Rush("milk", until_day=1), Node(1, Node(2))
@@ -78,7 +90,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_struct_of_the_program_itself_keeps_fields_types_settings_and_methods() -> None:
+def test_a_class_of_the_program_itself_keeps_fields_types_settings_and_methods() -> None:
     import json
 
     printed, errors = run_program(PROGRAM)
@@ -100,4 +112,6 @@ def test_a_struct_of_the_program_itself_keeps_fields_types_settings_and_methods(
         True,
         "a",
         [1],
+        [],
+        "Object missing required field `city`",
     ]

@@ -1,17 +1,21 @@
 """Pickling of code: cloudpickle, with what it leaves out.
 
 cloudpickle sends functions and classes that cannot be imported (those of `__main__`, of notebooks, of functions) by
-value. Three kinds do not survive that:
+value. Four kinds do not survive that:
 
 - A class with `__slots__`, as `@dataclass(slots=True)` makes one, arrives without its slots. Its instances then have a
   `__dict__`, and cannot come back to where the class has none.
 - A function with a cache (`functools.cache`, `lru_cache`) is sent by name, and nobody knows that name at the other end.
 - A class of msgspec arrives without its fields (structs.py).
+- A field of a dataclass that has no default says so by an object, `dataclasses.MISSING`, which arrives as a copy of it.
+  The copy counts as a default: msgspec then takes a value that lacks the field, and the field has the copy.
 """
 
 from __future__ import annotations
 
 import abc
+import copyreg
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -26,6 +30,8 @@ from skate._serialize.structs import StructMeta, reduce_struct
 _Cached = type(functools.lru_cache(lambda: None))
 #: Classes of other metaclasses may be made in ways of their own.
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
+# By its name, as the one object that it is.
+copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
