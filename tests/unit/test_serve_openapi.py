@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
+from starlette.responses import Response
 from test_serve_routes import app_of, ask
 
 from skate.serve import routes as serve
@@ -51,6 +53,22 @@ class Described:
     @serve.put("/weights")
     async def weights(self, data: bytes) -> None: ...
 
+    @serve.get("/actions")
+    async def actions(self) -> AsyncIterator[Action]:
+        yield Action([], 0.0)
+
+    @serve.get("/words")
+    def words(self) -> Iterator[str]:
+        raise AssertionError
+
+    @serve.get("/anything")
+    def anything(self):  # type: ignore[no-untyped-def]
+        yield 1
+
+    @serve.delete("/runs")
+    async def own(self) -> Response:
+        raise AssertionError
+
     @serve.websocket("/loop")
     async def loop(self, socket: WebSocket, speed: float = 1.0) -> None:
         """Closed loop."""
@@ -65,7 +83,8 @@ def test_the_document_is_valid_openapi(document: Any) -> None:
     OpenAPI.model_validate(document)
     assert document["openapi"] == "3.1.0"
     assert document["info"]["title"] == "Described"
-    assert list(document["paths"]) == ["/act", "/runs/{run}/{rest}", "/weights"]
+    paths = ["/act", "/runs/{run}/{rest}", "/weights", "/actions", "/words", "/anything", "/runs"]
+    assert list(document["paths"]) == paths
 
 
 def test_bodies_and_answers_refer_to_the_schemas_of_their_types(document: Any) -> None:
@@ -76,10 +95,22 @@ def test_bodies_and_answers_refer_to_the_schemas_of_their_types(document: Any) -
     body = act["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/Query"}
     assert act["responses"]["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Action"}
-    assert "422" in act["responses"]
+    assert set(act["responses"]) == {"200", "400", "422"}
     schemas = document["components"]["schemas"]
     assert set(schemas) == {"Query", "Inner", "Action"}
     assert schemas["Query"]["required"] == ["observation"]
+
+
+def test_a_stream_is_described_as_what_it_sends(document: Any) -> None:
+    streams = ("/actions", "/words", "/anything")
+    content = {path: document["paths"][path]["get"]["responses"]["200"]["content"] for path in streams}
+    assert content["/actions"] == {"application/x-ndjson": {"x-item-schema": {"$ref": "#/components/schemas/Action"}}}
+    assert content["/words"] == {"text/plain": {}}
+    assert set(content["/anything"]) == {"application/x-ndjson", "text/plain", "application/octet-stream"}
+
+
+def test_what_a_response_of_starlette_will_be_is_not_said(document: Any) -> None:
+    assert set(document["paths"]["/runs"]["delete"]["responses"]) == {"default"}
 
 
 def test_parameters_say_where_they_stand_and_what_they_are(document: Any) -> None:
@@ -128,6 +159,7 @@ def test_the_page_is_whole_and_loads_nothing_from_elsewhere() -> None:
     assert {each for each in tags.addresses if not each.startswith("#")} == {"data:,", "openapi.json"}
     assert "//" not in re.sub(r"(?m)^// .*$", "", page)
     assert "&lt;fast&gt; &amp;" in page
+    assert "<p>Streams <small><a href='#Action'>" in page
     for text in ("/act", "/runs/{run}/{rest}", "WEBSOCKET", "<a href='#Query'>Query</a>", 'href="openapi.json"'):
         assert text in page
 

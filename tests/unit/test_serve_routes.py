@@ -525,15 +525,26 @@ def test_types_that_are_local_to_a_function_are_found_and_travel_with_the_class(
         async def act(self, query: Local, scale: Annotated[int, msgspec.Meta(ge=1)] = 1) -> list[Local]:
             return [Local(query.x * scale)]
 
+        @serve.get("/{part}")
+        async def one_part(self, part: str) -> str:
+            return part
+
+        @serve.get("/{rest:path}")
+        async def all_the_rest(self, rest: str) -> str:
+            return rest
+
     assert ask(app_of(Brain), "POST", "/act?scale=2", b'{"x": 2}').json == [{"x": 4}]
     program = (
         "import sys, pickle; from skate.serve import routes\n"
         "cls = pickle.load(sys.stdin.buffer)\n"
-        "print([(each.name, str(each.annotation)) for each in routes.routes_of(cls)[0].parameters])"
+        "print([(each.name, str(each.annotation)) for each in routes.routes_of(cls)[0].parameters])\n"
+        "print([each.name for each in routes.routes_of(cls)])"
     )
     result = subprocess.run([sys.executable, "-c", program], input=cloudpickle.dumps(Brain), capture_output=True)
     assert "Local'" in result.stdout.decode(), result.stderr.decode()
     assert "Meta(ge=1)" in result.stdout.decode()
+    # The first pattern that fits answers, so their order is a promise.
+    assert "['act', 'one_part', 'all_the_rest']" in result.stdout.decode()
 
 
 def test_a_method_that_overrides_one_with_routes_keeps_them() -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Sequence
+import sys
+import typing
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,11 +21,16 @@ from skate.serve.signatures import REQUIRED, WEBSOCKET, Parameter, Route, Source
 
 COMPONENTS = "#/components/schemas/"
 _REST = re.compile(r":path\}")
+STREAMS = (AsyncIterator, AsyncGenerator, Iterator, Generator)
+#: What a stream of items of a type is. The first item decides if the type is not known.
+STREAM_KINDS = {str: "text/plain", bytes: "application/octet-stream"}
+JSON_LINES = "application/x-ndjson"
 
 
 def document(title: str, routes: Sequence[Route], root_path: str = "") -> dict[str, Any]:
     """The OpenAPI document of the routes. root_path is the prefix under which the application is reached."""
-    types = [each.annotation for route in routes for each in route.parameters] + [route.returns for route in routes]
+    types = [each.annotation for route in routes for each in route.parameters]
+    types += [each for route in routes for each in (route.returns, _item_of(route))]
     schemas = _Schemas(types)
     paths: dict[str, dict[str, Any]] = {}
     sockets: dict[str, Any] = {}
@@ -87,13 +94,12 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {**_texts(route), "operationId": f"{route.method.lower()}_{_identifier(route)}"}
     if parameters := _parameters(route, schemas):
         operation["parameters"] = parameters
-    responses: dict[str, Any] = {"200": {"description": "OK", **_content(route.returns, schemas)}}
+    responses = _answers(route, schemas)
+    if any(each.source is Source.BODY for each in route.parameters):
+        responses["400"] = {"description": "The body cannot be read.", **_error("error")}
     if any(each.source in (Source.PATH, Source.QUERY, Source.BODY) for each in route.parameters):
-        refused = {"type": "object", "properties": {"error": {"type": "string"}, "field": {"type": "string"}}}
-        responses["422"] = {
-            "description": "The request does not fit; the field that is wrong is named.",
-            "content": {"application/json": {"schema": refused}},
-        }
+        why = "The request does not fit; the field that is wrong is named."
+        responses["422"] = {"description": why, **_error("error", "field")}
     for each in route.parameters:
         if each.source is Source.BODY:
             content = {kind: {"schema": schemas.of(each.annotation)} for kind in _BODY_KINDS}
@@ -111,9 +117,40 @@ def _identifier(route: Route) -> str:
     return re.sub(r"\W+", "_", f"{route.name}{_REST.sub('}', route.path)}").strip("_")
 
 
-def _content(returns: Any, schemas: _Schemas) -> dict[str, Any]:
-    kind = "application/octet-stream" if returns is bytes else "application/json"
-    return {"content": {kind: {} if returns is bytes else {"schema": schemas.of(returns)}}}
+def _error(*names: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _answers(route: Route, schemas: _Schemas) -> dict[str, Any]:
+    """What the method answers, by status."""
+    if _is_response(route.returns):
+        return {"default": {"description": "What the method answers."}}
+    item = _item_of(route)
+    content: dict[str, Any]
+    if item is bytes or item is str:
+        content = {STREAM_KINDS[item]: {}}
+    elif item is not None and (schema := schemas.of(item)):
+        content = {JSON_LINES: {"x-item-schema": schema}}
+    elif item is not None:
+        content = {kind: {} for kind in (JSON_LINES, *STREAM_KINDS.values())}
+    elif route.returns is bytes:
+        content = {"application/octet-stream": {}}
+    else:
+        content = {"application/json": {"schema": schemas.of(route.returns)}}
+    return {"200": {"description": "OK" if item is None else "A stream", "content": content}}
+
+
+def _is_response(returns: Any) -> bool:
+    starlette = sys.modules.get("starlette.responses")
+    return starlette is not None and isinstance(returns, type) and issubclass(returns, starlette.Response)
+
+
+def _item_of(route: Route) -> Any:
+    """The type of the items that are streamed, `object` if that is not known; None if nothing is."""
+    if (typing.get_origin(route.returns) or route.returns) in STREAMS:
+        return (*typing.get_args(route.returns), object)[0]
+    return object if route.yields else None
 
 
 def _parameters(route: Route, schemas: _Schemas) -> list[dict[str, Any]]:
@@ -180,13 +217,14 @@ def _endpoint(method: str, path: str, operation: dict[str, Any]) -> str:
     if box == "form":
         fields.append("<button>Try it</button><pre class=answer hidden></pre>")
     answer = operation.get("responses", {}).get("200", {}).get("content", {})
-    returns = next((each["schema"] for each in answer.values() if each.get("schema")), None)
+    verb = "Streams" if any("x-item-schema" in each for each in answer.values()) else "Returns"
+    returns = next((schema for each in answer.values() for schema in each.values() if schema), None)
     description = f"<p>{html.escape(operation['description'])}</p>" if "description" in operation else ""
     return (
         f"<details class=endpoint><summary><b class={method}>{method.upper()}</b> <code>{html.escape(path)}</code> "
         f"<span>{html.escape(operation['summary'])}</span></summary>{description}"
         f"<{box} data-method={method.upper()} data-path='{html.escape(path)}'>{''.join(fields)}</{box}>"
-        + (f"<p>Returns <small>{_kind(returns)}</small></p>" if returns else "")
+        + (f"<p>{verb} <small>{_kind(returns)}</small></p>" if returns else "")
         + "</details>"
     )
 

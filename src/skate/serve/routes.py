@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -61,6 +62,8 @@ __all__ = [
 
 HTML = b"text/html; charset=utf-8"
 _MISSING = re.compile(r"missing required field `(.*)`")
+#: Routes are numbered as they are noted: the first pattern that fits answers, and pickle sorts the methods of a class.
+_numbers = itertools.count()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,7 +113,7 @@ def _decorator(method: str, path: str) -> Callable[[F], F]:
                 f"  next: put it on a method of the class that serves, directly above `def` or `async def`."
             )
         # The route noted last stands above the others. The tuple is new: a wrapper of functools.wraps has the old one.
-        setattr(function, NOTES, ((method, path), *getattr(function, NOTES, ())))
+        setattr(function, NOTES, ((method, path, next(_numbers)), *getattr(function, NOTES, ())))
         setattr(function, HINTS, hints_of(function, names_around(function)))
         return function
 

@@ -30,7 +30,7 @@ import msgspec.inspect as types
 
 from skate.serve.sockets import WebSocket
 
-#: Where the decorators keep the routes of a function, and what its annotations mean.
+#: Where the decorators keep the routes of a function, each with its number, and what its annotations mean.
 NOTES = "__skate_routes__"
 HINTS = "__skate_hints__"
 
@@ -105,6 +105,8 @@ class Route:
     parameters: tuple[Parameter, ...]
     returns: Any
     description: str
+    #: Whether the method is a generator.
+    yields: bool = False
 
 
 def pattern_of(path: str) -> re.Pattern[str]:
@@ -134,21 +136,24 @@ def routes_of(cls: type) -> list[Route]:
 
     Call this before the class is pickled: the types that annotations name are then kept on the functions, and go along.
     """
-    notes: dict[str, tuple[tuple[str, str], ...]] = {}
+    notes: dict[str, tuple[tuple[str, str, int], ...]] = {}
     for each in reversed(cls.__mro__):
+        here: dict[str, tuple[tuple[str, str, int], ...]] = {}
         for name, value in vars(each).items():
             found = getattr(value, "__dict__", {}).get(NOTES)
             if found:
-                notes[name] = found
+                here[name] = found
             elif hasattr(getattr(value, "__func__", None), NOTES):
                 raise TypeError(f"{each.__name__}.{name} has a route, and is no method.\n  next: remove {type(value)}.")
+        # The numbers of another class may be those of another process.
+        notes |= sorted(here.items(), key=lambda item: item[1][0][2])
     routes = []
     taken: dict[tuple[str, str], str] = {}
     for name, pairs in notes.items():
         function = getattr(cls, name)
         if not callable(function):
             continue
-        for method, path in pairs:
+        for method, path, _ in pairs:
             handler = f"{cls.__name__}.{name}"
             shape = (method, _BRACES.sub(r"{\g<rest>}", path))
             if shape in taken:
@@ -194,7 +199,8 @@ def _read(cls: type, name: str, function: Callable[..., Any], method: str, path:
         raise TypeError(f"{handler} takes no socket: write `async def {name}(self, socket)`.")
     returns = hints.get("return", Any)
     description = inspect.cleandoc(function.__doc__ or "")
-    return Route(method, path, name, handler, tuple(parameters), returns, description)
+    yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return Route(method, path, name, handler, tuple(parameters), returns, description, yields)
 
 
 def _source(
