@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from websockets.sync.client import connect
 from serve_http import Connection, address, ask, connection_to, websocket_url
 from skate import serve
 from skate.serve.exceptions import ServeError
+from skate.serve.keeper import _owner
 from waiting import WITHIN_S, wait_for
 
 
@@ -116,6 +118,8 @@ def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it() -> 
             run("app", "/", port=port)
     run("app", "/", port=port)
     assert address()[1] == port
+    # Of a port that is served already the script is named, and not a worker of its node, which cannot be ended alone.
+    assert _owner(port).startswith(f"process {os.getpid()} serves there: ")
 
 
 def test_ipv6_is_answered_where_it_is_asked_for() -> None:

@@ -269,8 +269,19 @@ def _owner(port: int) -> str:
     try:
         for each in psutil.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid:
-                name = " ".join(psutil.Process(each.pid).cmdline())[:100]
-                return f"process {each.pid} listens there: {name}"
+                process = _program(psutil.Process(each.pid))
+                verb = "listens" if process.pid == each.pid else "serves"
+                return f"process {process.pid} {verb} there: {' '.join(process.cmdline())[:100]}"
     except (psutil.Error, OSError):
         pass
     return "another process listens there, of another user perhaps: its name cannot be seen"
+
+
+def _program(process: Any) -> Any:
+    """The program that the worker of a node works for, if that has started the node; other processes themselves."""
+    while "skate._node" in " ".join(process.cmdline()):
+        parent = process.parent()
+        if parent is None or not os.path.basename(parent.exe()).startswith("python"):
+            break
+        process = parent
+    return process
