@@ -41,6 +41,10 @@ CONTROLLED = ("check_health", "reconfigure")
 #: they send later is lost with it, unseen, and they send it to another one.
 LINGER_S = 0.2
 LOOK_EVERY_S = 0.02
+#: How long a thread of pure Python keeps the interpreter while another one waits for it. The event loop waits for it
+#: several times in each request, each time for all threads that compute: with Python's own 5 ms, ten handlers that
+#: compute would keep a health check waiting for a large part of a second.
+SWITCH_S = 0.001
 #: Seconds after the timeout within which clients can close silent connections.
 FAREWELL_S = 1.0
 
@@ -71,6 +75,7 @@ class Replica:
         self, id: str, app: AppSpec, spec: DeploymentSpec, code: bytes, config: Any, http: Any
     ) -> None:
         sys.path.extend(path for path in app.import_path if path not in sys.path)
+        sys.setswitchinterval(SWITCH_S)
         self.id, self._spec = id, spec
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(spec.max_ongoing)
