@@ -613,9 +613,10 @@ def available_resources() -> dict[str, float]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The machines of the cluster, as dicts with NodeID, Alive (and the same as alive), Resources, …
+    """The machines of the cluster, as dicts with NodeID, Alive (and the same as alive), Resources, Available, …
 
-    Those that live come first; after them, with Alive False and no resources, the last hundred that died.
+    Those that live come first; after them, with Alive False and no resources, the last hundred that died. Resources is
+    all that a node has, and Available what was free when it last reported.
 
     >>> [node["NodeID"] for node in skate.nodes() if node["Alive"]]
     """

@@ -18,6 +18,7 @@ import skate
 from serve_load import Load
 from skate import serve
 from skate.cluster_utils import Cluster
+from skate.strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_for
 
 
@@ -218,7 +219,10 @@ def test_options_that_no_replica_can_have_are_said_by_run(runtime: ModuleType) -
         run(app.bind())
 
 
-def test_nodes_have_no_more_replicas_than_may_and_a_dead_one_has_successors_elsewhere() -> None:
+def test_nodes_have_no_more_replicas_than_may_and_a_dead_one_has_successors_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("skate.serve.api.SAY_EVERY_S", 0.05)
     with Cluster(initialize_head=True, head_node_args={"num_cpus": 2}) as cluster:
         cluster.connect()
         home = skate.get_runtime_context().get_node_id()
@@ -229,10 +233,25 @@ def test_nodes_have_no_more_replicas_than_may_and_a_dead_one_has_successors_else
             lambda: "max_replicas_per_node=1" in overview("Where").message, 20, "the status to say what is missing"
         )
         assert overview("Where").replica_states == {"RUNNING": 1, "STARTING": 1}
+        wait_for(lambda: "max_replicas_per_node=1" in caplog.text, 20, "the deployer to hear why it has to wait")
         other = cluster.add_node(num_cpus=2)
         deploying.join(20)
         assert not deploying.is_alive()
+        assert caplog.text.count("serve.run waits for deployment Where of application default: ") == 1
         assert nodes_of(handle) == {home, other.node_id}
+
+        for full, roomy in ((home, other.node_id), (other.node_id, home)):
+            there = NodeAffinitySchedulingStrategy(full, soft=False)
+            holder = Holder.options(num_cpus=2, scheduling_strategy=there).remote()
+            skate.get(holder.ready.remote())
+            wait_for(
+                lambda full=full: free_cpus() == {home: 2, other.node_id: 2} | {full: 0}, 20, "the reports of nodes"
+            )
+            app = Where.options(max_replicas_per_node=2, ray_actor_options={"num_cpus": 1}).bind()
+            assert nodes_of(run(app, "roomy")) == {roomy}, "not on the node that has no room"
+            serve.delete("roomy")
+            skate.kill(holder)
+            wait_for(lambda: free_cpus() == {home: 2, other.node_id: 2}, 20, "all CPUs to be free")
 
         run(Where.options(num_replicas=3, ray_actor_options={"scheduling_strategy": "SPREAD"}).bind(2))
         call = handle.options(idempotent=True)
@@ -248,6 +267,17 @@ def test_nodes_have_no_more_replicas_than_may_and_a_dead_one_has_successors_else
         assert not load.errors
         serve.shutdown()
         skate.shutdown()
+
+
+@skate.remote
+class Holder:
+    """Takes what a node has."""
+
+    def ready(self) -> None: ...
+
+
+def free_cpus() -> dict[str, float]:
+    return {node["NodeID"]: node["Available"].get("CPU", 0) for node in skate.nodes()}
 
 
 def nodes_of(handle: Any) -> set[str]:

@@ -106,8 +106,10 @@ class Inquiries:
         neighbours = self._daemon.neighbours
         if neighbours is None:
             return [_describe_node(self._daemon.view(), LOOPBACK, socket.gethostname())]
-        members = [neighbours.member, *neighbours.members.values()]
-        living = [_describe_node(member.view, member.host, member.name) for member in members if member.view.serves]
+        own = neighbours.member
+        places = [(self._daemon.view(), own.host, own.name)]
+        places += [(member.view, member.host, member.name) for member in neighbours.members.values()]
+        living = [_describe_node(*place) for place in places if place[0].serves]
         departed = [_describe_node(it.view, it.host, it.name, alive=False) for it in neighbours.departed]
         return [*living, *departed]
 
@@ -235,6 +237,7 @@ def _for_people(amounts: Amounts) -> dict[str, float]:
 def _describe_node(view: NodeView, host: str, name: str, *, alive: bool = True) -> dict[str, Any]:
     """The dead have no resources: whoever adds them up need not ask who lives."""
     resources = {**to_floats(view.total), "object_store_memory": float(view.store_bytes)}
+    free_bytes = float(view.store_bytes - view.store_used_bytes)
     return {
         "NodeID": view.id.hex(),
         "Alive": alive,
@@ -243,5 +246,6 @@ def _describe_node(view: NodeView, host: str, name: str, *, alive: bool = True) 
         "NodeManagerHostname": name,
         "NodeName": name,
         "Resources": resources if alive else {},
+        "Available": {**_for_people(view.available), "object_store_memory": free_bytes} if alive else {},
         "Labels": dict(view.labels),
     }

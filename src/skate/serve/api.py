@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -26,6 +27,10 @@ __all__ = ["delete", "get_app_handle", "get_deployment_handle", "run", "shutdown
 DEFAULT_APP = "default"
 #: Seconds that running requests get to finish when a script ends.
 FAREWELL_S = 1.0
+#: While `run` waits, it looks so often whether there is something to say about that.
+SAY_EVERY_S = 5.5
+
+logger = logging.getLogger("skate.serve")
 
 
 def start(*, http_options: HTTPOptions | dict[str, Any] | None = None, grpc_options: Any = None, **others: Any) -> None:
@@ -38,7 +43,10 @@ def start(*, http_options: HTTPOptions | dict[str, Any] | None = None, grpc_opti
     for name in others:
         if name not in ("detached", "proxy_location", "logging_config", "dedicated_cpu"):
             raise TypeError(f"serve.start() has no argument {name!r}; it has http_options.")
-    _start(_http_options(http_options) or HTTPOptions())
+    options = _http_options(http_options)
+    _ensure_started()
+    if options is not None or not _answers_http():
+        _start(options or HTTPOptions())
 
 
 def run(
@@ -90,7 +98,7 @@ def run(
     _ensure_started()
     if route_prefix is not None and (options is not None or not _answers_http()):
         _start(options or HTTPOptions())
-    problem = ask_controller("deploy", spec, blobs)
+    problem = ask_controller("deploy", spec, blobs, meanwhile=_Patience(name).say_why, every_s=SAY_EVERY_S)
     if problem:
         raise DeployFailedError(problem)
     refresh()
@@ -159,6 +167,22 @@ def get_deployment_handle(deployment_name: str, app_name: str | None = None, **_
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
+
+
+class _Patience:
+    """Says once for each deployment why `run` has to wait: no node has room, or a constructor takes long."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._said: set[str] = set()
+
+    def say_why(self) -> None:
+        """Look at the deployments of the application."""
+        found = status().applications.get(self._app)
+        for name, each in found.deployments.items() if found is not None else ():
+            if each.message and name not in self._said:
+                self._said.add(name)
+                logger.warning("serve.run waits for deployment %s of application %s: %s", name, self._app, each.message)
 
 
 def _no_application(name: str, there: Iterable[str]) -> DeploymentUnavailableError:

@@ -48,9 +48,12 @@ def has_controller() -> bool:
     return True
 
 
-def ask_controller(method: str, *args: Any) -> Any:
-    """Call a method of the controller; again if it is killed meanwhile. What it was told twice, it does once."""
-    return _ask(controller, method, *args)
+def ask_controller(method: str, *args: Any, meanwhile: Callable[[], None] | None = None, every_s: float = 5.0) -> Any:
+    """Call a method of the controller; again if it is killed meanwhile. What it was told twice, it does once.
+
+    meanwhile: is called every so often for as long as there is no answer.
+    """
+    return _ask(controller, method, *args, meanwhile=meanwhile, every_s=every_s)
 
 
 def shut_down() -> None:
@@ -77,7 +80,9 @@ def tell_controller(method: str, *args: Any) -> None:
         pass
 
 
-def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
+def _ask(
+    find: Callable[[], Any], method: str, *args: Any, meanwhile: Callable[[], None] | None = None, every_s: float = 0.0
+) -> Any:
     deadline = 0.0
     while True:
         try:
@@ -85,7 +90,10 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
             if deadline:
                 skate.get(actor.is_there.remote())
                 deadline = 0.0  # it is there again, and may be killed again later
-            return skate.get(getattr(actor, method).remote(*args))
+            answer = getattr(actor, method).remote(*args)
+            while meanwhile is not None and not skate.wait([answer], timeout=every_s)[0]:
+                meanwhile()
+            return skate.get(answer)
         except (ActorUnavailableError, ActorDiedError) as error:
             if isinstance(error, TaskError):
                 raise

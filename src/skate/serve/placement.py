@@ -60,24 +60,28 @@ def _counts(other: ReplicaRecord, record: ReplicaRecord) -> bool:
 
 
 def _node_for(options: dict[str, Any], most: int, others: list[ReplicaRecord]) -> str:
-    """The node with the fewest replicas among those that are large enough and may have one more."""
+    """The node with the fewest replicas among those that are large enough and may have one more.
+
+    Nodes that have room now come first: on another one the replica would wait, though it could run elsewhere.
+    """
     needs = _needs(options)
-    nodes = [
-        node["NodeID"]
-        for node in skate.nodes()
-        if node["Alive"] and all(node["Resources"].get(name, 0.0) >= amount for name, amount in needs.items())
-    ]
+    nodes = [node for node in skate.nodes() if node["Alive"] and _has(node["Resources"], needs)]
     if not nodes:
         asked = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
         raise NoNode(f"no node has what a replica asks for: {asked}.")
     there = Counter(each.node for each in others)
-    best = min(nodes, key=lambda node: there[node])
-    if there[best] >= most:
+    may = [node for node in nodes if there[node["NodeID"]] < most]
+    if not may:
         raise NoNode(
             f"max_replicas_per_node={most} allows no more on the {len(nodes)} nodes that are large enough.\n"
             "  next: add a node, raise max_replicas_per_node, or ask for fewer replicas."
         )
-    return str(best)
+    best = min(may, key=lambda node: (not _has(node["Available"], needs), there[node["NodeID"]]))
+    return str(best["NodeID"])
+
+
+def _has(resources: dict[str, float], needs: dict[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= amount for name, amount in needs.items())
 
 
 def _needs(options: dict[str, Any]) -> dict[str, float]:
