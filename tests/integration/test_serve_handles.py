@@ -315,7 +315,7 @@ def test_a_result_that_takes_too_long_is_a_timeout_and_can_be_asked_for_again(tm
     worker = run(Worker.bind())
     gate = tmp_path / "gate"
     response = worker.wait_for_file.remote(str(gate))
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"wait_for_file of default#Worker has no result after 0.02 s\.\n  why:  "):
         response.result(timeout_s=0.02)
     gate.touch()
     assert response.result(timeout_s=20) == response.result() == str(gate)

@@ -168,7 +168,9 @@ def test_a_replica_that_is_killed_is_replaced_and_takes_only_what_it_had() -> No
     wait_for(lambda: overview("Model").replica_states == {"RUNNING": 2}, 20, "the successor")
     os.kill(other, signal.SIGKILL)
     for response in held:
-        with pytest.raises(ActorDiedError):
+        with pytest.raises(
+            ActorDiedError, match=r"wait_for_ever of default#Model died\.(.|\n)*signal 9(.|\n)*idempotent"
+        ):
             response.result(timeout_s=20)
     wait_for(lambda: overview("Model").replica_states == {"RUNNING": 2}, 20, "the other successor")
     assert not pids(handle) & {victim, other}

@@ -342,6 +342,10 @@ def _is_of_actor(error: BaseException, kind: type[ActorError]) -> bool:
 
 def _told(error: BaseException) -> str:
     """The text of an error, with the traceback of what the deployment raised."""
-    cause = error.__cause__ if isinstance(error, ActorDiedError) and error.__cause__ is not None else error
-    text = str(cause)
-    return text if isinstance(error, (TaskError, ActorError)) else f"{type(error).__name__}: {text}"
+    if isinstance(error, ActorDiedError) and not isinstance(error, TaskError):
+        if error.__cause__ is not None:
+            return str(error.__cause__)
+        # What its own text advises is for actors of the user's own.
+        printed = f"\nIt printed last:\n{error.last_output}" if error.last_output else ""
+        return f"a replica died: {error.reason}{printed}"
+    return str(error) if isinstance(error, (TaskError, ActorError)) else f"{type(error).__name__}: {error}"

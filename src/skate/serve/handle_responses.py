@@ -9,7 +9,14 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
 import skate
-from skate.exceptions import GetTimeoutError, NotInitializedError, TaskCancelledError, TaskError
+from skate.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    NotInitializedError,
+    TaskCancelledError,
+    TaskError,
+)
 from skate.serve.dispatch import Dispatcher
 from skate.serve.exceptions import NotSupportedError, RequestCancelledError
 from skate.serve.request import Request
@@ -43,16 +50,52 @@ class _Response:
         """Whether it was cancelled here."""
         return self._request.is_cancelled
 
-    def _wait_until_bound(self, deadline: float | None) -> None:
+    def _wait_until_bound(self, deadline: float | None, timeout_s: float | None = None) -> None:
         """Wait until the request was sent. Raises its error, if it never will be."""
         request = self._request
         if not request.is_bound:
             arrived = threading.Event()
             request.when_bound(arrived.set)
             if not arrived.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                raise TimeoutError("the request has no result yet: all replicas are busy, and it waits for one.")
+                raise self._too_late(timeout_s)
         if request.error is not None:
             raise request.error
+
+    def _told(self, error: BaseException) -> BaseException | None:
+        """The error in words of serving, if it speaks of the actor that a replica is; None if it is the handler's."""
+        if isinstance(error, TaskError):
+            return None
+        if isinstance(error, TaskCancelledError):
+            return RequestCancelledError(self._request.id)
+        seat = self._request.seat
+        if not isinstance(error, (ActorDiedError, ActorUnavailableError)) or seat is None:
+            return None
+        if error.actor_id != seat.target._actor_id.hex():  # it is the error of an argument
+            return None
+        was = "died" if isinstance(error, ActorDiedError) else "cannot be reached at present"
+        facts = {name: getattr(error, name) for name in ("actor_id", "actor_name", "reason", "last_output")}
+        advice = "ask again if the request may run twice; handle.options(idempotent=True) does that by itself."
+        _, _, rest = str(type(error)(**facts, next=advice)).partition("\n")
+        return type(error)(f"the replica that worked on {self._name} {was}.\n{rest}", **facts)
+
+    @property
+    def _name(self) -> str:
+        """What was called."""
+        return f"{self._request.method} of {self._owner.key}"
+
+    def _too_late(self, timeout_s: float | None) -> GetTimeoutError:
+        """The error of a wait that was longer than the caller wanted."""
+        if self._request.is_bound:
+            why = "a replica has the request, and works on it, or on those before it."
+        elif self._owner.router.seats:
+            why = "all replicas are busy, and the request waits for a place in one."
+        else:
+            why = "there is no replica at present, and the request waits for one; serve.status() says more."
+        return GetTimeoutError(
+            f"{self._name} has no result after {timeout_s or 0:g} s.\n  why:  {why}\n"
+            "  next: call result() again (the request goes on), give it more time, or cancel() it.",
+            timeout_s=timeout_s,
+        )
 
     async def _until_bound(self) -> None:
         request = self._request
@@ -80,20 +123,22 @@ class DeploymentResponse(_Response):
         request = self._request
         while True:
             if not request.is_bound or request.error is not None:
-                self._wait_until_bound(deadline)
+                self._wait_until_bound(deadline, timeout_s)
             ref = request.ref
             if self._owner.ended:  # else `skate.get` would start another runtime
                 raise NotInitializedError(call=f"result() of {self!r}")
             try:
                 answer = skate.get(ref, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except BaseException as error:
-                if isinstance(error, (GetTimeoutError, KeyboardInterrupt)) and not isinstance(error, TaskError):
+                if isinstance(error, GetTimeoutError) and not isinstance(error, TaskError):
+                    raise self._too_late(timeout_s) from None
+                if isinstance(error, KeyboardInterrupt) and not isinstance(error, TaskError):
                     raise
                 if self._owner.repeats(request, ref, error):
                     continue
                 self._owner.answered(request)
-                if _is_cancellation(error):
-                    raise RequestCancelledError(request.id) from None
+                if (told := self._told(error)) is not None:
+                    raise told from None
                 raise
             self._owner.answered(request)
             return self._value(answer)
@@ -119,8 +164,8 @@ class DeploymentResponse(_Response):
                 if self._owner.repeats(request, ref, error):
                     continue
                 self._owner.answered(request)
-                if _is_cancellation(error):
-                    raise RequestCancelledError(request.id) from None
+                if (told := self._told(error)) is not None:
+                    raise told from None
                 raise
             self._owner.answered(request)
             return self._value(answer)
@@ -155,7 +200,7 @@ class DeploymentResponse(_Response):
             self._owner.dropped(self._request)
 
     def __repr__(self) -> str:
-        return f"DeploymentResponse({self._request.method} of {self._owner.key})"
+        return f"DeploymentResponse({self._name})"
 
 
 class _Received:
@@ -193,8 +238,8 @@ class DeploymentResponseGenerator(_Response):
             except Exception as error:
                 if self._owner.repeats(request, ref, error):
                     continue
-                if _is_cancellation(error):
-                    raise RequestCancelledError(request.id) from None
+                if (told := self._told(error)) is not None:
+                    raise told from None
                 raise
             request.has_begun = True
             return item
@@ -220,8 +265,8 @@ class DeploymentResponseGenerator(_Response):
                     raise
                 if self._owner.repeats(request, ref, error):
                     continue
-                if _is_cancellation(error):
-                    raise RequestCancelledError(request.id) from None
+                if (told := self._told(error)) is not None:
+                    raise told from None
                 raise
             request.has_begun = True
             return item
@@ -238,17 +283,12 @@ class DeploymentResponseGenerator(_Response):
         raise NotSupportedError("a stream cannot be sent elsewhere.\n  next: read it here and send what it yields.")
 
     def __repr__(self) -> str:
-        return f"DeploymentResponseGenerator({self._request.method} of {self._owner.key})"
+        return f"DeploymentResponseGenerator({self._name})"
 
 
 @skate.remote(num_cpus=0)
 def _value_of(answer: Any) -> Any:
     return answer[0]
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    """Whether the request itself was cancelled, and not another one that its handler waited for."""
-    return isinstance(error, TaskCancelledError) and not isinstance(error, TaskError)
 
 
 def _refuse_in_loop(response: _Response) -> None:
