@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from skate.serve.config import NOT_HERE, AutoscalingConfig, DeploymentOptions, HTTPOptions, from_dict, options_from
+from skate.serve.config import (
+    NOT_HERE,
+    AutoscalingConfig,
+    DeploymentOptions,
+    HTTPOptions,
+    from_dict,
+    options_from,
+    why_not_as,
+)
 from skate.serve.exceptions import NotSupportedError
 
 NAN = float("nan")
@@ -135,6 +143,14 @@ def test_grpc_and_local_testing_are_not_there_and_say_so() -> None:
         serve.run(serve.deployment(lambda: 1).bind(), _local_testing_mode=True)
 
 
+@pytest.mark.parametrize("name", ["gRPCOptions", "RequestRouterConfig"])
+def test_what_ray_serve_configures_and_is_not_there_can_be_imported_and_says_so(name: str) -> None:
+    from skate.serve import config
+
+    with pytest.raises(NotSupportedError, match=r"(gRPC|request routers)(.|\n)*next: leave it out;"):
+        getattr(config, name)(port=9000)
+
+
 def test_an_option_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(TypeError, match=r"'num_replica'; it has .*num_replicas"):
         options_from({"num_replica": 3})
@@ -161,6 +177,20 @@ def test_later_options_replace_earlier_ones_and_a_number_ends_autoscaling() -> N
     scaled = options_from({"autoscaling_config": AutoscalingConfig(max_replicas=4)}, fixed)
     assert (scaled.num_replicas, scaled.scaling()) == (None, AutoscalingConfig(max_replicas=4))
     assert options_from({"ray_actor_options": None}, first).ray_actor_options == {}
+
+
+@pytest.mark.parametrize("option", [{"max_replicas_per_node": 1}, {"placement_group_bundles": [{"CPU": 1}]}])
+def test_what_says_where_a_replica_is_excludes_a_strategy_that_says_it_too(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(option))} and the scheduling_strategy(.|\n)*next:"):
+        options_from({**option, "ray_actor_options": {"scheduling_strategy": "SPREAD"}})
+
+
+def test_http_is_the_same_if_its_port_is_the_one_that_was_free() -> None:
+    there, address = HTTPOptions(port=0), ("127.0.0.1", 4321)
+    assert why_not_as(HTTPOptions(port=0), there, address) == ""
+    assert why_not_as(HTTPOptions(port=4321), there, address) == ""
+    why = why_not_as(HTTPOptions(port=8000, token="t"), there, address)
+    assert "127.0.0.1:4321, with another port, token.\n" in why
 
 
 def test_bundles_and_a_number_for_each_node_exclude_each_other() -> None:

@@ -24,6 +24,21 @@ NOT_HERE = {
 }
 
 
+class gRPCOptions:  # noqa: N801 - the name of Ray Serve
+    """Ray Serve has it, and skate.serve has not."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotSupportedError(f"skate.serve does not answer gRPC.\n  next: leave it out; {NOT_HERE['grpc_options']}.")
+
+
+class RequestRouterConfig:
+    """Ray Serve has it, and skate.serve has not."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        instead = NOT_HERE["request_router_config"]
+        raise NotSupportedError(f"skate.serve has no request routers of one's own.\n  next: leave it out; {instead}.")
+
+
 @dataclass(frozen=True)
 class AutoscalingConfig:
     """How many replicas a deployment has, by the requests that are in it.
@@ -124,6 +139,21 @@ class HTTPOptions:
             raise TypeError(f"{where}: show_tracebacks is {self.show_tracebacks!r}; it may be True or False.")
 
 
+def why_not_as(asked: HTTPOptions, there: HTTPOptions, address: tuple[str, int]) -> str:
+    """Why HTTP cannot be answered as it is asked for, if it is answered already; "" if that is the same."""
+    if asked.port == address[1]:  # port 0 has become this one
+        asked = dataclasses.replace(asked, port=there.port)
+    other = [
+        each.name for each in dataclasses.fields(HTTPOptions) if getattr(asked, each.name) != getattr(there, each.name)
+    ]
+    if not other:
+        return ""
+    return (
+        f"HTTP is answered already, at {address[0]}:{address[1]}, with another {', '.join(other)}.\n"
+        "  next: serve.shutdown() first, or leave the options out."
+    )
+
+
 @dataclass(frozen=True)
 class DeploymentOptions:
     """The settings of a deployment, as `@serve.deployment(...)` takes them."""
@@ -184,6 +214,12 @@ class DeploymentOptions:
                     f"{where}: max_replicas_per_node and placement_group_bundles exclude each other, since the bundles "
                     "say where a replica is.\n  next: leave one out."
                 )
+        placed = "max_replicas_per_node" if self.max_replicas_per_node is not None else "placement_group_bundles"
+        if getattr(self, placed) is not None and self.ray_actor_options.get("scheduling_strategy") is not None:
+            raise ValueError(
+                f"{where}: {placed} and the scheduling_strategy of ray_actor_options exclude each other, since both "
+                "say where a replica is.\n  next: leave one out."
+            )
         for name in ("graceful_shutdown_timeout_s", "graceful_shutdown_wait_loop_s"):
             not_negative(where, name, getattr(self, name))
         for name in ("health_check_period_s", "health_check_timeout_s"):

@@ -14,7 +14,7 @@ import skate
 from skate.serve import blobs, ledger
 from skate.serve.application import App, open_gates
 from skate.serve.client import end_all
-from skate.serve.config import HTTPOptions
+from skate.serve.config import HTTPOptions, why_not_as
 from skate.serve.crew import Crew
 from skate.serve.demand import Demand, probe_every_s
 from skate.serve.ledger import Kept
@@ -63,14 +63,10 @@ class Controller:
 
     async def start(self, http: HTTPOptions | None) -> str:
         """Answer HTTP as the options say; why not, if that cannot be."""
-        if http is None or http == self._http:
+        if http is None:
             return ""
-        if self._http is not None:
-            ours = f"{self._http.host}:{self._http.port}"
-            return (
-                f"HTTP is answered already, at {ours}, with other options.\n"
-                "  next: serve.shutdown() first, or leave the options out."
-            )
+        if self._http is not None and self._address is not None:
+            return why_not_as(http, self._http, self._address)
         from skate.serve.keeper import keeper_of
 
         context = skate.get_runtime_context()
