@@ -231,6 +231,9 @@ def test_a_resumed_run_knows_its_environment(trained: list[Any], run: Run, capsy
         ("eval", 2, "skate rl eval: the following arguments are required: RUN\n  next: "),
         ("play RUN --video out.avi", 2, "skate: out.avi is no video that can be written.\n  next: name a .mp4"),
         ("play RUN --env Nothing-v0", 1, "skate: there is no environment 'Nothing-v0': "),
+        ("serve RUN --port 99999", 2, "argument --port: '99999' is no port; it may be from 0"),
+        ("serve RUN --replicas 0", 2, "skate: --replicas 0: at least 1 is needed."),
+        ("serve RUN --env CartPole-v1", 1, "skate: this policy is for other environments: its observations are"),
     ],
 )
 def test_a_mistake_is_two_lines(words: str, code: int, text: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

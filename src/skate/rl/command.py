@@ -17,6 +17,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import signal
 import sys
 import threading
 import traceback
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from skate import rl
-from skate.cli.parser import Parser
+from skate.cli.parser import Parser, port
 from skate.cli.trouble import Trouble
 from skate.rl import options as option_fields
 
@@ -214,7 +215,7 @@ def _add_play(parser: Parser) -> None:
 
 def _add_serve(parser: Parser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets other machines connect (127.0.0.1)")
-    parser.add_argument("--port", type=_value("--port", int), default=8000, help="0: one that is free (8000)")
+    parser.add_argument("--port", type=port, default=8000, help="0: one that is free (8000)")
     parser.add_argument("--replicas", type=_value("--replicas", int), default=1, help="processes that answer (1)")
 
 
@@ -303,23 +304,39 @@ def _serve(options: argparse.Namespace) -> int:
             raise Trouble(what, "pip install 'skate[serve]'.")
     from skate import serve
     from skate.rl.serving import application
+    from skate.serve.reload import trouble_of
 
-    _, env = _found(options)
+    if options.replicas < 1:
+        raise Trouble(f"--replicas {options.replicas}: at least 1 is needed.", exit_code=2)
+    policy, env = _found(options)
+    _check_plays(policy, env)
     made = application(options.folder, env, replicas=options.replicas)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends it as Ctrl-C does
     try:
         serve.run(made, name="policy", host=options.host, port=options.port)
-    except serve.ServeError as error:
-        what, _, then = str(error).partition("\n  next: ")
-        raise Trouble(what, then) from None
-    host, port = serve.status().http_address or (options.host, options.port)
-    print(f"{env} plays at http://{host}:{port}/  (Ctrl-C ends it)", flush=True)
-    try:
+        host, port = serve.status().http_address or (options.host, options.port)
+        print(f"{env} plays at http://{host}:{port}/  (Ctrl-C ends it)", flush=True)
         threading.Event().wait()
+    except serve.ServeError as error:
+        raise trouble_of(error) from None
     except KeyboardInterrupt:
         pass
     finally:
         serve.shutdown()
     return 0
+
+
+def _check_plays(policy: Any, env: str) -> None:
+    """Raise ValueError if a policy is for other environments: the page would show none."""
+    import gymnasium
+
+    from skate.rl.env import find_spec
+
+    made = gymnasium.make(find_spec(env))
+    try:
+        policy.network.check_env(made.observation_space, made.action_space, env)
+    finally:
+        made.close()
 
 
 def _writer(file: Path) -> Callable[[Iterator[Any], int], None]:
