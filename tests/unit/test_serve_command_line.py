@@ -98,7 +98,7 @@ def test_without_options_it_is_the_default_application_at_the_root() -> None:
     ("words", "text"),
     [
         ("rnu", "skate serve: there is no command 'rnu'; did you mean run?"),
-        ("run", "the following arguments are required: MODULE:NAME"),
+        ("run", "the following arguments are required: MODULE:NAME\n"),
         ("run served", "'served' has not the form MODULE:NAME, as in served:app."),
         ("run ./served.py:app", "'./served.py:app' has not the form MODULE:NAME, as in served:app."),
         ("run served:app --prot 1", "there is no option --prot; did you mean --port?"),

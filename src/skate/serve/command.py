@@ -117,7 +117,9 @@ def _parser(make: Callable[..., Any], name: str, text: str) -> Parser:
 def _add_run(parser: Parser) -> None:
     parser.usage = f"{parser.prog} MODULE:NAME [options] [KEY=VALUE …]"
     parser.add_argument("target", metavar="MODULE:NAME", type=_target, help="an application, or what returns one")
-    parser.add_argument("arguments", metavar="KEY=VALUE", nargs="*", help="for a function, which gets them as a dict")
+    parser.add_argument(
+        "arguments", metavar="KEY=VALUE", nargs="*", default=[], help="for a function, which gets them as a dict"
+    )
     parser.add_argument("--name", type=_name, default=api.DEFAULT_APP, help="of the application (default)")
     parser.add_argument("--route-prefix", metavar="PATH", type=_prefix, default="/", help="none: without HTTP (/)")
     parser.add_argument("--host", metavar="ADDR", help="0.0.0.0: open to other machines (127.0.0.1)")
