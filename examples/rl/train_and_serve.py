@@ -112,7 +112,7 @@ def main(seconds: float, seed: int) -> None:
     playing = {client.play.remote(address): client for client in clients}
     began = said = time.perf_counter()
     steps, curve, returns, delays = 0, [], [], []
-    while (now := time.perf_counter()) - began < seconds:
+    while (now := time.perf_counter()) - began < seconds or not curve:
         (ready,), _ = skate.wait(list(playing))
         client = playing.pop(ready)
         played = skate.get(ready)
