@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -44,6 +45,20 @@ class Brain:
         finally:
             self.closed.append("async")
 
+    def exits(self) -> None:
+        sys.exit(3)
+
+    async def exits_on_loop(self) -> None:
+        sys.exit(3)
+
+    def exits_after_an_item(self) -> Iterator[int]:
+        yield 1
+        sys.exit(3)
+
+    async def exits_after_an_item_on_loop(self) -> AsyncIterator[int]:
+        yield 1
+        sys.exit(3)
+
     def returns_items(self) -> Iterator[int]:
         return iter(range(3))
 
@@ -67,6 +82,21 @@ def test_coroutines_run_on_the_loop_and_plain_functions_in_threads() -> None:
         assert await handler("__call__", Callable()).call((1,), {}) == here
         partial = Handler(functools.partial(Brain().on_loop, 5), "partial", Threads(1))
         assert await partial.call((), {}) == (5, here)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["exits", "exits_on_loop", "exits_after_an_item", "exits_after_an_item_on_loop"])
+def test_code_that_exits_fails_its_request_and_does_not_end_the_replica(name: str) -> None:
+    async def run() -> None:
+        found = handler(name)
+        with pytest.raises(RuntimeError, match=r"SystemExit\(3\)") as caught:
+            if found.yields:
+                async for item in found.stream((), {}):
+                    assert item == 1
+            else:
+                await found.call((), {})
+        assert isinstance(caught.value.__cause__, SystemExit)
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from skate.serve.threads import Threads
+from skate.serve.threads import Threads, exit_refused
 
 __all__ = ["Handler", "handler_of"]
 
@@ -30,7 +30,10 @@ class Handler:
     async def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of the method."""
         if self.is_async:
-            return await self.function(*args, **kwargs)
+            try:
+                return await self.function(*args, **kwargs)
+            except SystemExit as error:
+                raise exit_refused(error) from error
         if self.yields:
             raise TypeError(
                 f"{self.name} yields, and this request is for one result.\n"
@@ -46,6 +49,8 @@ class Handler:
             try:
                 async for item in found:
                     yield item
+            except SystemExit as error:
+                raise exit_refused(error) from error
             finally:
                 if hasattr(found, "aclose"):
                     await found.aclose()

@@ -20,6 +20,15 @@ __all__ = ["Threads"]
 _END = object()
 
 
+def exit_refused(error: SystemExit) -> RuntimeError:
+    """The error of a request whose code has called `sys.exit`, which would end the requests of others, too."""
+    told = RuntimeError(
+        f"the code of a request raised SystemExit({error.code!r}), and a request cannot end its replica."
+    )
+    told.__cause__ = error
+    return told
+
+
 class _Job:
     __slots__ = ("args", "claim", "context", "dropped", "ended", "function", "future", "kwargs", "loop")
 
@@ -137,5 +146,7 @@ def _settle(job: _Job, value: Any, error: BaseException | None) -> None:
         told = RuntimeError("the function raised StopIteration, which a coroutine cannot pass on.")
         told.__cause__ = error
         future.set_exception(told)
+    elif isinstance(error, SystemExit):
+        future.set_exception(exit_refused(error))
     else:
         future.set_exception(error)
