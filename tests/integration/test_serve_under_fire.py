@@ -17,10 +17,11 @@ import pytest
 import skate
 from serve_fire import Fire
 from skate import serve
+from skate.serve.records import NAMESPACE
 
 FIRE_S = float(os.environ.get("SKATE_FIRE_S", "8"))
 UPDATES = int(os.environ.get("SKATE_FIRE_UPDATES", "1"))
-SOAK_S = float(os.environ.get("SKATE_SOAK_S", "0"))
+SOAK_S = float(os.environ.get("SKATE_SOAK_S", "3"))
 #: A death is noted after the kill: the process has to be scheduled to die.
 SLACK_S = 0.5
 
@@ -84,33 +85,33 @@ def test_updates_drop_nothing_and_a_kill_costs_only_what_was_in_flight_there() -
     assert all(count > 20 for count in outcome.answered.values()), outcome.answered
 
 
-def memory_of_serving() -> dict[int, int]:
-    """Private bytes of each process below this one: replicas, controller, keeper, and those of the node."""
-    found: dict[int, int] = {}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            found[process.pid] = process.memory_full_info().uss
-        except psutil.Error:  # it has just ended
-            continue
-    return found
+def processes_of_serving() -> dict[str, psutil.Process]:
+    """The replicas, the controller and the keeper, by the names of their actors."""
+    names = [
+        each["name"] for each in skate.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE
+    ]
+    pids = {name: skate.get_actor(name, NAMESPACE).__ray_call__.remote(lambda _: os.getpid()) for name in names}
+    return {name: psutil.Process(skate.get(pid)) for name, pid in pids.items()}
 
 
-@pytest.mark.skipif(not SOAK_S, reason="it takes minutes: make soak")
+def held(process: psutil.Process) -> tuple[int, int]:
+    """Private bytes and descriptors of a process."""
+    return process.memory_full_info().uss, process.num_fds()
+
+
 @pytest.mark.timeout(SOAK_S + 300)
 @pytest.mark.usefixtures("_serving")
 def test_a_long_load_lets_nothing_grow() -> None:
     with Fire() as fire:
-        began, before, descriptors = time.monotonic(), {}, {}
-        while (now := time.monotonic() - began) < SOAK_S:
-            time.sleep(5)
-            if now > SOAK_S / 5 and not before:
-                before = memory_of_serving()
-                descriptors = {pid: psutil.Process(pid).num_fds() for pid in before}
-        after = memory_of_serving()
-        assert before.keys() <= after.keys(), "a process has ended"
-        grown = {pid: after[pid] - before[pid] for pid in before}
-        assert len(grown) > 4, "two replicas, the controller, the keeper, and those of the node"
-        assert all(growth < 5 << 20 for growth in grown.values()), grown
-        assert all(psutil.Process(pid).num_fds() <= count + 5 for pid, count in descriptors.items())
+        began, found = time.monotonic(), processes_of_serving()
+        assert len(found) == 4, found
+        time.sleep(SOAK_S / 5)
+        before = {name: held(process) for name, process in found.items()}
+        time.sleep(max(0.0, began + SOAK_S - time.monotonic()))
+        grown = {
+            name: tuple(after - first for after, first in zip(held(process), before[name]))
+            for name, process in found.items()
+        }
+        assert all(size_bytes < 5 << 20 and descriptors <= 5 for size_bytes, descriptors in grown.values()), grown
     assert fire.outcome.failures == []
     assert fire.outcome.wrong == []
