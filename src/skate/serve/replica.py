@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import importlib
 import inspect
@@ -101,6 +102,7 @@ class Replica:
         if http is not None and spec.is_ingress and app.route_prefix is not None:
             front = importlib.import_module("skate.serve.front")
             self._front = await front.start(self, app, spec, http)
+        _give_back_memory()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -268,6 +270,13 @@ class Replica:
         importlib.import_module("skate.serve.batches").set_hooks(
             on_batch=lambda _name, size, _seconds: sizes.add(size), run_blocking=self.threads.run
         )
+
+
+def _give_back_memory() -> None:
+    """Have the C library give back what it does not use: importing leaves 0.7 MB of it in every replica."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 async def _made(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
