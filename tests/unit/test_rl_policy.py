@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from skate.rl import torch_policy
 from skate.rl.policy import FILE, Normaliser, Policy
+from skate.rl.simulate import Score
 
 VECTOR = spaces.Box(-5, 5, (4,), np.float32)
 IMAGES = {
@@ -448,6 +449,16 @@ def test_images_that_are_too_small_for_convolutions_have_none() -> None:
         policy = Policy.create(spaces.Box(0, 255, (side, side, 3), np.uint8), spaces.Discrete(2))
         assert bool(policy.network.convolutions) == (side >= 5)
         assert policy.act(np.zeros((side, side, 3), np.uint8)) in (0, 1)
+
+
+def test_a_policy_and_a_score_are_a_line_each_and_can_be_compared() -> None:
+    policy, other = (Policy.create(spaces.Box(-1, 1, (3,)), spaces.Discrete(2)) for _ in range(2))
+    assert repr(policy) == "Policy(arrays of shape (3,) -> choices of [2] from 0, hidden=(64, 64), version=0)"
+    assert policy in [other, policy], "arrays have no truth value, so policies are compared as objects"
+    assert len({policy, other}) == 2
+    score = Score(0.5, 0.5, np.arange(2.0), np.ones(2, np.int64))
+    assert repr(score) == "<Score 0.5 ± 0.5 over 2 episodes>"
+    assert score != Score(0.5, 0.5, np.arange(2.0), np.ones(2, np.int64))
 
 
 @pytest.mark.parametrize(("head", "space"), CASES)

@@ -125,7 +125,7 @@ class Normaliser:
         return replace(self, mean=new[0], variance=new[1], count=total)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Policy:
     """A network with its weights: acts on observations, can be saved, loaded and sent to other machines.
 
@@ -139,6 +139,12 @@ class Policy:
     version: int = 0
     #: Share of random actions of a `q` policy: one number, or one for each environment index.
     epsilon: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        """In a line, without the weights."""
+        network = self.network
+        what = f"{spaces.form(network.observation)} -> {spaces.form(network.action)}"
+        return f"Policy({what}, hidden={network.hidden}, version={self.version})"
 
     @classmethod
     def create(

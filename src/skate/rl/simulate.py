@@ -321,7 +321,7 @@ class Simulators:
         return repeated
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Score:
     """Returns of whole episodes."""
 
@@ -332,6 +332,9 @@ class Score:
 
     def __str__(self) -> str:
         return f"{self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes"
+
+    def __repr__(self) -> str:
+        return f"<Score {self}>"
 
 
 def evaluate(
