@@ -11,8 +11,8 @@ from typing import Any
 import tools
 
 
-def simulations(equal: bool = True) -> dict[str, Any]:
-    """Three rounds of equal lengths, or thirty rounds of two lengths from 10 to 1,000."""
+def simulations(equal: bool = True, scale: int = 100) -> dict[str, Any]:
+    """Three rounds of equal lengths, or thirty rounds of two simulations of 10 to 1,000 times `scale` steps."""
     import gymnasium
     import numpy as np
     from mpi4py import MPI
@@ -22,7 +22,7 @@ def simulations(equal: bool = True) -> dict[str, Any]:
     ranks = MPI.COMM_WORLD
     env = gymnasium.make("Pendulum-v1", disable_env_checker=True)
     actions = [np.zeros(1, np.float32)] * 100_000
-    wanted = [30_000] * 6 if equal else [100 * length for length in tools.lengths()]
+    wanted = [300 * scale] * 6 if equal else [scale * length for length in tools.lengths()]
     env.reset(seed=0)
     bare.simulate(env, 1_000, actions)
     ranks.Barrier()

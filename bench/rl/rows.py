@@ -29,20 +29,29 @@ OUR_ACROBOT: dict[str, Any] = {}
 OUR_LUNAR: dict[str, Any] = {}
 OUR_PENDULUM: dict[str, Any] = {"gamma": 0.9, "minibatch": 64, "normalise": False, "entropy": 0.0}
 
+#: What is different in a run that only shows that the programs work (`--smoke`).
+FEW: dict[str, Any] = {"smoke": {"steps": 4_000}}
+SHORT: dict[str, Any] = {"smoke": {"scale": 1}}
+#: An iteration is the least that PPO does.
+ONCE: dict[str, Any] = {"smoke": {"steps": 1}}
+#: The first evaluation reaches any score.
+SOON: dict[str, Any] = {"smoke": {"at": -1e9}}
+
 
 def _rollout(
     name: str, env: str, steps: int, sb3_steps: int, aim_sb3: float | None, envs: int, vector: bool = True
 ) -> Row:
-    sb3 = {"env": env, "steps": sb3_steps, "envs": envs}
+    sb3: dict[str, Any] = {"env": env, "steps": sb3_steps, "envs": envs}
+    sb3_processes = {**sb3, "processes": True}
     cells = {
-        "skate": Cell("skate_side", "rollout", {"env": env, "steps": steps, "envs": envs, "vector": vector}),
-        "sb3 dummy": Cell("sb3_side", "rollout", sb3, "sb3"),
-        "sb3 subproc": Cell("sb3_side", "rollout", {**sb3, "processes": True}, "sb3", runs=3 if envs <= 16 else 0),
-        "rllib": Cell("rllib_side", "rollout", sb3, "rllib", runs=1),
+        "skate": Cell("skate_side", "rollout", {"env": env, "steps": steps, "envs": envs, "vector": vector}, **FEW),
+        "sb3 dummy": Cell("sb3_side", "rollout", sb3, "sb3", **FEW),
+        "sb3 subproc": Cell("sb3_side", "rollout", sb3_processes, "sb3", runs=3 if envs <= 16 else 0, **FEW),
+        "rllib": Cell("rllib_side", "rollout", sb3, "rllib", runs=1, **FEW),
     }
     if not vector or "CartPole" not in env:
         # What the environment allows: nothing that steps it can be faster.
-        cells["two bare loops"] = Cell("bare", "loops", {"env": env, "steps": steps})
+        cells["two bare loops"] = Cell("bare", "loops", {"env": env, "steps": steps}, **FEW)
     aims = {} if aim_sb3 is None else {"sb3 dummy": aim_sb3, "sb3 subproc": aim_sb3, "rllib": 8.0}
     how = "" if vector or "CartPole" not in env else ", one by one"
     text = f"rollouts of {env}{how} with a policy of 64 x 64, {envs} environments, steps/s"
@@ -51,8 +60,8 @@ def _rollout(
 
 def _envpool(name: str, env: str, theirs: str, envs: int, steps: int, their_steps: int) -> Row:
     cells = {
-        "skate": Cell("skate_side", "random", {"env": env, "steps": steps, "envs": envs}),
-        "envpool": Cell("bare", "envpool", {"env": theirs, "steps": their_steps, "envs": envs}, "envpool"),
+        "skate": Cell("skate_side", "random", {"env": env, "steps": steps, "envs": envs}, **FEW),
+        "envpool": Cell("bare", "envpool", {"env": theirs, "steps": their_steps, "envs": envs}, "envpool", **FEW),
     }
     return Row(name, f"{env} without a policy, {envs} environments, steps/s; EnvPool's are C++", cells)
 
@@ -62,12 +71,12 @@ def _score(
 ) -> Row:
     task = {"env": env, "steps": steps, "at": at}
     cells = {
-        "skate": Cell("skate_side", "score", {"algorithm": "ppo", **task, **ours}),
-        "sb3": Cell("sb3_side", "score", {"algorithm": "ppo", **task, **theirs}, "sb3"),
+        "skate": Cell("skate_side", "score", {"algorithm": "ppo", **task, **ours}, **SOON),
+        "sb3": Cell("sb3_side", "score", {"algorithm": "ppo", **task, **theirs}, "sb3", **SOON),
     }
     aims = {"sb3": 0.6}
     if name == "score_cartpole":
-        cells["rllib"] = Cell("rllib_side", "score", task, "rllib", runs=3)
+        cells["rllib"] = Cell("rllib_side", "score", task, "rllib", runs=3, **SOON)
         aims["rllib"] = 1 / 6
     text = f"seconds to a score of {at:g} on {env}, with the start of the process and all imports, {seeds} seeds"
     limit = 5.0 if name == "score_cartpole" else None
@@ -76,9 +85,9 @@ def _score(
 
 def _algorithm(algorithm: str, env: str, at: float, steps: float, peer: dict[str, Any] | None, **ours: Any) -> Row:
     task = {"algorithm": algorithm, "env": env, "steps": steps, "at": at}
-    cells = {"skate": Cell("skate_side", "score", {**task, **ours})}
+    cells = {"skate": Cell("skate_side", "score", {**task, **ours}, **SOON)}
     if peer is not None:
-        cells["sb3"] = Cell("sb3_side", "score", {**task, **peer}, "sb3")
+        cells["sb3"] = Cell("sb3_side", "score", {**task, **peer}, "sb3", **SOON)
     name = f"score_{algorithm}" if env != "catch" else f"catch_{algorithm}"
     text = f"seconds to a score of {at:g} with {algorithm} on {env} within {steps:,.0f} steps, 5 seeds"
     return Row(name, text, cells, "seconds", {}, 5, True, False)
@@ -89,17 +98,19 @@ def _curve(algorithm: str, env: str, steps: float, every: float, seeds: int = 5,
     name = f"curve_{algorithm}_{env.partition('-')[0].lower()}"
     task = {"algorithm": algorithm, "env": env, "steps": steps, "every": every, **settings}
     text = f"score of {algorithm} on {env} after {steps:,.0f} steps, {seeds} seeds"
-    return Row(name, text, {"skate": Cell("skate_side", "curve", task)}, "score", {}, seeds, True)
+    cells = {"skate": Cell("skate_side", "curve", task, smoke={"steps": 2_000, "every": 1_000})}
+    return Row(name, text, cells, "score", {}, seeds, True)
 
 
 def _es(name: str, env: str, aim: float | None, runs: int = 3, **task: Any) -> Row:
+    tiny: dict[str, Any] = {"smoke": {"episodes": 20, "generations": 1}}
     return Row(
         name,
         f"evolution strategies on {env}, a policy of 64 x 64, steps/s",
         {
-            "skate": Cell("skate_side", "es", {"env": env, **task}),
-            "pool": Cell("bare", "es", {"env": env, **task}),
-            "evotorch": Cell("evotorch_side", "es", {"env": env, **task}, "evotorch", runs=2),
+            "skate": Cell("skate_side", "es", {"env": env, **task}, **tiny),
+            "pool": Cell("bare", "es", {"env": env, **task}, **tiny),
+            "evotorch": Cell("evotorch_side", "es", {"env": env, **task}, "evotorch", runs=2, **tiny),
         },
         aims={} if aim is None else {"evotorch": aim},
         runs=runs,
@@ -107,17 +118,20 @@ def _es(name: str, env: str, aim: float | None, runs: int = 3, **task: Any) -> R
     )
 
 
-def _scaling(name: str, text: str, row: str, peer: str, figure: str, **arguments: Any) -> Row:
+def _scaling(name: str, text: str, row: str, peer: str, figure: str, smoke: dict[str, Any], **arguments: Any) -> Row:
     """The same work on one core and on two; the cells of `plots.py`."""
-    cells = {f"skate, {cores}": Cell("skate_side", row, {**arguments, "cores": cores}, cores=cores) for cores in (1, 2)}
+    cells = {
+        f"skate, {cores}": Cell("skate_side", row, {**arguments, "cores": cores}, cores=cores, **smoke)
+        for cores in (1, 2)
+    }
     if row == "ppo_scaling":
         late = {**arguments, "ordered": False}
         cells |= {
-            f"as they finish, {cores}": Cell("skate_side", row, {**late, "cores": cores}, cores=cores)
+            f"as they finish, {cores}": Cell("skate_side", row, {**late, "cores": cores}, cores=cores, **smoke)
             for cores in (1, 2)
         }
     if peer:
-        cells |= {f"mpi, {cores}": Cell("mpi_side", peer, arguments, "mpi", cores=cores) for cores in (1, 2)}
+        cells |= {f"mpi, {cores}": Cell("mpi_side", peer, arguments, "mpi", cores=cores, **smoke) for cores in (1, 2)}
     return Row(name, text, cells, figure, runs=2 if row == "es_iteration" else 3)
 
 
@@ -128,11 +142,11 @@ ROWS = {
             "pendulum",
             "Pendulum without a policy, two lanes, steps/s",
             {
-                "skate": Cell("skate_side", "pendulum"),
-                "two bare loops": Cell("bare", "loops"),
-                "async": Cell("bare", "asynchronous"),
-                "sb3 subproc": Cell("sb3_side", "pendulum", environment="sb3"),
-                "rllib": Cell("rllib_side", "pendulum", environment="rllib", runs=1),
+                "skate": Cell("skate_side", "pendulum", **FEW),
+                "two bare loops": Cell("bare", "loops", **FEW),
+                "async": Cell("bare", "asynchronous", **FEW),
+                "sb3 subproc": Cell("sb3_side", "pendulum", environment="sb3", **FEW),
+                "rllib": Cell("rllib_side", "pendulum", environment="rllib", runs=1, **FEW),
             },
             aims={"two bare loops": 0.95, "async": 4.0, "sb3 subproc": 4.0, "rllib": 10.0},
         ),
@@ -140,8 +154,8 @@ ROWS = {
             "table_4_equal",
             "simulations of equal length in three rounds of two, steps/s",
             {
-                "skate": Cell("skate_side", "simulations", {"equal": True}),
-                "mpi": Cell("mpi_side", "simulations", {"equal": True}, "mpi"),
+                "skate": Cell("skate_side", "simulations", {"equal": True}, **SHORT),
+                "mpi": Cell("mpi_side", "simulations", {"equal": True}, "mpi", **SHORT),
             },
             aims={"mpi": 1.0},
         ),
@@ -149,8 +163,8 @@ ROWS = {
             "table_4_unequal",
             "sixty simulations of 1,000 to 100,000 steps; MPI in 30 rounds of two, steps/s",
             {
-                "skate": Cell("skate_side", "simulations", {"equal": False}),
-                "mpi": Cell("mpi_side", "simulations", {"equal": False}, "mpi"),
+                "skate": Cell("skate_side", "simulations", {"equal": False}, **SHORT),
+                "mpi": Cell("mpi_side", "simulations", {"equal": False}, "mpi", **SHORT),
             },
             aims={"mpi": 1.25},
         ),
@@ -165,10 +179,12 @@ ROWS = {
             "ppo_cartpole",
             "PPO from end to end on CartPole, the zoo's settings, steps/s",
             {
-                "skate": Cell("skate_side", "ppo", {"env": "CartPole-v1", "lanes": 1, **SAME_CARTPOLE, **PLAIN}),
-                "plain loop": Cell("bare", "ppo", {"env": "CartPole-v1", **SAME_CARTPOLE}),
-                "sb3": Cell("sb3_side", "ppo", {"env": "CartPole-v1", **ZOO_CARTPOLE}, "sb3"),
-                "rllib": Cell("rllib_side", "ppo", {"env": "CartPole-v1"}, "rllib", runs=1),
+                "skate": Cell(
+                    "skate_side", "ppo", {"env": "CartPole-v1", "lanes": 1, **SAME_CARTPOLE, **PLAIN}, **ONCE
+                ),
+                "plain loop": Cell("bare", "ppo", {"env": "CartPole-v1", **SAME_CARTPOLE}, **ONCE),
+                "sb3": Cell("sb3_side", "ppo", {"env": "CartPole-v1", **ZOO_CARTPOLE}, "sb3", **ONCE),
+                "rllib": Cell("rllib_side", "ppo", {"env": "CartPole-v1"}, "rllib", runs=1, **ONCE),
             },
             aims={"plain loop": 1.0, "sb3": 2.0, "rllib": 3.0},
         ),
@@ -177,11 +193,11 @@ ROWS = {
             "PPO from end to end on LunarLander, the zoo's settings, steps/s",
             {
                 "skate": Cell(
-                    "skate_side", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR, **PLAIN, "lanes": 2, "envs": 8}
+                    "skate_side", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR, **PLAIN, "lanes": 2, "envs": 8}, **ONCE
                 ),
-                "plain loop": Cell("bare", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR}),
-                "sb3": Cell("sb3_side", "ppo", {"env": "LunarLander-v3", **ZOO_LUNAR}, "sb3"),
-                "rllib": Cell("rllib_side", "ppo", {"env": "LunarLander-v3"}, "rllib", runs=1),
+                "plain loop": Cell("bare", "ppo", {"env": "LunarLander-v3", **SAME_LUNAR}, **ONCE),
+                "sb3": Cell("sb3_side", "ppo", {"env": "LunarLander-v3", **ZOO_LUNAR}, "sb3", **ONCE),
+                "rllib": Cell("rllib_side", "ppo", {"env": "LunarLander-v3"}, "rllib", runs=1, **ONCE),
             },
             aims={"plain loop": 1.5, "sb3": 2.0, "rllib": 3.0},
         ),
@@ -220,8 +236,8 @@ ROWS = {
             "es_tree",
             "results of episodes of one step that a second of the driver's CPU takes in, with and without the tree",
             {
-                "skate": Cell("skate_side", "absorb", {"tree": 2}),
-                "no tree": Cell("skate_side", "absorb", {"tree": 0}),
+                name: Cell("skate_side", "absorb", {"tree": tree}, smoke={"directions": 40, "generations": 2})
+                for name, tree in (("skate", 2), ("no tree", 0))
             },
             figure="results_per_driver_s",
         ),
@@ -239,8 +255,8 @@ ROWS = {
             "impala",
             "IMPALA on CartPole, steps/s",
             {
-                "skate": Cell("skate_side", "impala", {"lanes": 1, "envs": 32}),
-                "rllib": Cell("rllib_side", "impala", environment="rllib", runs=1),
+                "skate": Cell("skate_side", "impala", {"lanes": 1, "envs": 32}, **FEW),
+                "rllib": Cell("rllib_side", "impala", environment="rllib", runs=1, smoke={"seconds": 1}),
             },
             aims={"rllib": 5.0},
             own={"slower_side_busy": 0.95},
@@ -251,6 +267,7 @@ ROWS = {
             "simulations",
             "simulations",
             "steps_per_s",
+            SHORT,
             equal=False,
         ),
         _scaling(
@@ -259,6 +276,7 @@ ROWS = {
             "es_iteration",
             "",
             "seconds",
+            {"smoke": {"episodes": 20, "generations": 1}},
         ),
         _scaling(
             "figure_14b",
@@ -266,6 +284,7 @@ ROWS = {
             "ppo_scaling",
             "ppo",
             "steps_per_s",
+            ONCE,
             steps=100_000,
             **SAME_LUNAR,
             **PLAIN,

@@ -4,6 +4,7 @@
     python bench/rl/run.py --rows ppo_cartpole   only these rows
     python bench/rl/run.py --resume FILE         go on with a result: cells that are there are not measured again
     python bench/rl/run.py --show FILE           print a result
+    python bench/rl/run.py --smoke               one run of tiny sizes: shows that every program works
     python bench/rl/run.py --list                what each row measures
 
 `bench/suite.py` says how rows are measured.

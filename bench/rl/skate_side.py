@@ -32,8 +32,8 @@ def random(env: str = "CartPole-v1", steps: int = 4_000_000, envs: int = 128, la
         return {"steps_per_s": batch.steps / (time.perf_counter() - began)}
 
 
-def simulations(equal: bool = True, cores: int = 2) -> dict[str, Any]:
-    """Simulations as tasks: three of equal length for each of two CPUs, or sixty of lengths from 10 to 1,000."""
+def simulations(equal: bool = True, cores: int = 2, scale: int = 100) -> dict[str, Any]:
+    """Simulations as tasks: three of equal length for each of two CPUs, or sixty of 10 to 1,000 times `scale` steps."""
     import bare
     import skate
 
@@ -51,7 +51,7 @@ def simulations(equal: bool = True, cores: int = 2) -> dict[str, Any]:
 
     with skate.init(num_cpus=cores):
         skate.get([simulate.remote(10) for _ in range(8)])
-        wanted = [30_000] * 6 if equal else [100 * length for length in tools.lengths()]
+        wanted = [300 * scale] * 6 if equal else [scale * length for length in tools.lengths()]
         began = time.perf_counter()
         done = sum(skate.get([simulate.remote(length) for length in wanted]))
         return {"steps_per_s": done / (time.perf_counter() - began)}
@@ -186,10 +186,10 @@ def es(env: str, episodes: int, generations: int, cores: int = 2, **settings: An
     return {"steps_per_s": (rows[-1]["steps"] - first["steps"]) / seconds, "seconds": seconds / len(rows), **shares}
 
 
-def es_iteration(cores: int) -> dict[str, Any]:
+def es_iteration(cores: int, episodes: int = 200, generations: int = 2) -> dict[str, Any]:
     """Seconds of an iteration on Humanoid, and the driver's part of them, of which the model of figure 14a is made."""
-    figures = es("humanoid", 200, 2, cores)
-    return {**figures, "driver_s_per_episode": figures["driver"] * figures["seconds"] / 200}
+    figures = es("humanoid", episodes, generations, cores)
+    return {**figures, "driver_s_per_episode": figures["driver"] * figures["seconds"] / episodes}
 
 
 def absorb(tree: int, directions: int = 4_000, generations: int = 10) -> dict[str, Any]:
