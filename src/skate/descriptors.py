@@ -110,7 +110,9 @@ class Descriptor:
             answer = runtime.ask(lambda message: runtime.send(message, fds), lambda number: KeepDescriptor(number, key))
             if answer.body:
                 raise DescriptorError(
-                    what="this Descriptor cannot be sent.", why=answer.body, next="close those that are received."
+                    what="this Descriptor cannot be sent.",
+                    why=answer.body,
+                    next="close() each when the others have received it; one that is only dropped stays shared.",
                 )
             self._key, self._shared_by = key, runtime.process_id
         return self._key

@@ -308,6 +308,8 @@ def test_ctrl_c_ends_all_trials_and_none_is_left_running(tmp_path: Path) -> None
         ({"timeout": -1}, ValueError, "timeout=-1"),
         ({"num_returns": 2}, ValueError, "num_returns"),
         ({"num_cpu": 1}, ValueError, "num_cpu"),
+        ({"n_trials": 3}, TypeError, "n_trials=….* is trials= here"),
+        ({"n_jobs": 2}, TypeError, "in_flight="),
     ],
 )
 def test_wrong_arguments_say_so(arguments: dict[str, Any], error: type[Exception], said: str) -> None:

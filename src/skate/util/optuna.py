@@ -54,6 +54,9 @@ GRACE_S = 1.0
 #: After so many deaths of workers in a row, all before a trial has begun, the search gives up.
 DEATHS_MAX = 5
 
+#: What `study.optimize` calls some arguments, and what they are called here.
+OPTUNAS_NAMES = {"n_trials": "trials", "n_jobs": "in_flight", "show_progress_bar": "progress"}
+
 #: Below Optuna's own logger, so that `optuna.logging.set_verbosity` counts here too.
 _logger = optuna.logging.get_logger("optuna.skate")
 
@@ -94,6 +97,8 @@ def optimize(
             raise ValueError(f"{name}={number} is too small; it may be {least} or more, or None.")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout={timeout!r} is not a time; it may be a number of seconds, 0 or more, or None.")
+    for name in OPTUNAS_NAMES.keys() & options.keys():
+        raise TypeError(f"optimize({name}=…) is {OPTUNAS_NAMES[name]}= here; {name} is a word of study.optimize.")
     for name in {"num_returns", "retry_exceptions"} & options.keys():
         raise ValueError(f"{name} has no meaning for trials: a failed objective is a failed trial (see catch=).")
     caught = (catch,) if isinstance(catch, type) else tuple(catch)
