@@ -164,7 +164,7 @@ def test_a_share_of_any_iterable(runtime: ModuleType, tmp_path: Path) -> None:
 
 
 def test_what_a_stream_cannot_be_made_of_is_named(runtime: ModuleType) -> None:
-    for wrong in ({"tasks": 0}, {"ahead": True}, {"num_returns": 2}):
+    for wrong in ({"tasks": 0}, {"ahead": True}, {"num_returns": 2}, {"num_cpu": 1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             train.stream(numbers, [1], **wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="takes a function"):

@@ -242,16 +242,22 @@ def test_what_cannot_be_reported_is_a_failure_of_its_rank(runtime: ModuleType, t
 
 
 def test_a_failure_is_told_although_the_program_has_folders_with_names_of_checkpoints(
-    runtime: ModuleType, tmp_path: Path
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(train.progress.Line, "say", lambda line, text: said.append(text))
+
     def fit() -> None:
         (train.context().path / "checkpoint-5").mkdir(exist_ok=True)
         if not train.context().restarts:
-            raise ValueError("the cause")
+            raise ValueError("the cause\n  next: what to do about it")
 
     result = train.run(fit, workers=1, failures=1, path=tmp_path)
     assert isinstance(result.error, ValueError)
     assert result.checkpoint is None
+    assert said[0].startswith(
+        "rank 0 failed: ValueError: the cause\n  next: what to do about it\nAll workers start again"
+    )
 
 
 def test_exit_handlers_of_the_program_run_when_it_has_finished(runtime: ModuleType, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def stream(
             "  next: make it before train.run(), and pass it on: train.run(fit, {'data': stream})."
         )
     settings = {"num_cpus": 0, **options, "num_returns": "streaming", "_generator_backpressure_num_objects": MADE_AHEAD}
+    skate.remote(**settings)(produce)  # raises what cannot be meant, here and not in the actor
     made = skate.remote(num_cpus=0, max_restarts=-1)(Source)
     return Stream(made.remote(produce, list(parts), tasks, ahead, seed if shuffle else None, settings))
 

@@ -270,6 +270,9 @@ def _told(end: supervise.Restart, folder: Path) -> str:
     """What a person is told of a failure that the run survives."""
     error = end.error
     reason = str(error).strip().splitlines()[-1] if isinstance(error, exceptions.TaskError) else str(error)
+    while isinstance(error, exceptions.TaskError) and error.cause is not None:
+        error = error.cause
+        reason = f"{type(error).__name__}: {error}"
     who = "a worker that was starting" if end.rank is None else f"rank {end.rank}"
     place = _place(folder)
     left = "" if end.failures_left is None else f"; failures left: {end.failures_left}"
