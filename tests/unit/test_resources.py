@@ -12,6 +12,7 @@ from skate._core.resources import (
     PRECISION,
     Allocation,
     ResourcePool,
+    in_bundle,
     marks_of_node,
     to_floats,
     to_units,
@@ -145,3 +146,23 @@ def test_a_bundle_may_hold_the_mark_of_the_head() -> None:
     assert pool.available[f"{HEAD}_group_{b'group'.hex()}"] == 100
     pool.release(b"group", 0)
     assert pool.available == pool.total == {"CPU": PRECISION, **marks_of_node("10.0.0.7", is_head=True)}
+
+
+def test_bundles_may_share_a_gpu_and_each_keeps_its_part() -> None:
+    pool = ResourcePool(to_units({"GPU": 1}))
+    for index in range(2):
+        assert pool.prepare(b"group", index, to_units({"GPU": 0.5}))
+        pool.commit(b"group", index)
+    halves = [to_units(in_bundle({"GPU": 0.5}, b"group", index)) for index in range(2)]
+    held = [pool.take(half) for half in halves if pool.fits(half)]
+    assert [allocation.gpu_ids for allocation in held] == [[0], [0]]
+    assert not any(pool.fits(half) for half in halves)
+    pool.give_back(held[0])
+    assert [pool.fits(half) for half in halves] == [True, False]
+    any_of_them = pool.take(to_units(in_bundle({"GPU": 0.25}, b"group")))
+    pool.give_back(held[1])
+    pool.give_back(any_of_them)
+    assert pool.bundle_gpus == {b"group": {(0, 0): PRECISION // 2, (1, 0): PRECISION // 2}}
+    for index in range(2):
+        pool.release(b"group", index)
+    assert (pool.bundle_gpus, pool.gpus) == ({}, [PRECISION])

@@ -71,6 +71,8 @@ class Allocation(msgspec.Struct):
     amounts: Amounts
     #: The GPUs that it may use; each is charged the same part of `amounts["GPU"]`.
     gpu_ids: list[int]
+    #: The bundle of each of them, if they are of a placement group.
+    gpu_bundles: list[int] = []
 
 
 GROUP = "_group_"
@@ -134,8 +136,8 @@ class ResourcePool:
         self.gpus: list[int] = [PRECISION] * (total.get("GPU", 0) // PRECISION)
         #: Bundles of placement groups: what was taken for them, and the names that it has since; by group and index.
         self.bundles: dict[tuple[bytes, int], tuple[Allocation, Amounts]] = {}
-        #: What is free of each GPU of a placement group: its bundle and that, by group and GPU.
-        self.bundle_gpus: dict[bytes, dict[int, tuple[int, int]]] = {}
+        #: What is free of each GPU of a placement group, by group, and by bundle and GPU: bundles may share a GPU.
+        self.bundle_gpus: dict[bytes, dict[tuple[int, int], int]] = {}
 
     def copy(self) -> ResourcePool:
         """A pool to plan with."""
@@ -167,7 +169,7 @@ class ResourcePool:
             self.available[name] = self.available.get(name, 0) + amount
         each = allocation.amounts.get("GPU", 0) // max(1, len(allocation.gpu_ids))
         for gpu in allocation.gpu_ids:
-            self.bundle_gpus.setdefault(group, {})[gpu] = (index, each)
+            self.bundle_gpus.setdefault(group, {})[index, gpu] = each
 
     def release(self, group: bytes, index: int) -> None:
         """The bundle is no more. What is still held of it is given back into nothing."""
@@ -182,7 +184,7 @@ class ResourcePool:
                 self.available[name] -= amount
             else:
                 del self.total[name], self.available[name]
-        gpus = {gpu: it for gpu, it in self.bundle_gpus.pop(group, {}).items() if it[0] != index}
+        gpus = {place: free for place, free in self.bundle_gpus.pop(group, {}).items() if place[0] != index}
         if gpus:
             self.bundle_gpus[group] = gpus
         self.give_back(allocation)
@@ -204,14 +206,15 @@ class ResourcePool:
         inside = _gpus_in_bundle(request)
         return inside is None or self._choose_in_bundle(*inside) is not None
 
-    def _choose_in_bundle(self, group: bytes, index: int, amount: int) -> list[int] | None:
+    def _choose_in_bundle(self, group: bytes, index: int, amount: int) -> list[tuple[int, int]] | None:
+        """Bundles, and a GPU of each."""
         known = self.bundle_gpus.get(group, {})
-        gpus = {gpu: free for gpu, (bundle, free) in known.items() if index in (-1, bundle)}
+        gpus = {place: free for place, free in known.items() if index in (-1, place[0])}
         if amount >= PRECISION:
-            whole = [gpu for gpu, free in gpus.items() if free == PRECISION]
+            whole = [place for place, free in gpus.items() if free == PRECISION]
             count = amount // PRECISION
             return whole[:count] if len(whole) >= count else None
-        roomy = [(free, gpu) for gpu, free in gpus.items() if free >= amount]
+        roomy = [(free, place) for place, free in gpus.items() if free >= amount]
         return [min(roomy)[1]] if roomy else None
 
     def _choose_gpus(self, amount: int) -> list[int] | None:
@@ -225,18 +228,22 @@ class ResourcePool:
 
     def gpus_for(self, request: Amounts) -> list[int]:
         """The GPUs that it would get, after `fits` has said yes."""
+        return self._allocation_of(request).gpu_ids
+
+    def _allocation_of(self, request: Amounts) -> Allocation:
         gpus = request.get("GPU", 0)
         inside = _gpus_in_bundle(request)
         if inside is not None:
-            gpu_ids = self._choose_in_bundle(*inside)
-        else:
-            gpu_ids = self._choose_gpus(gpus) if gpus else []
+            places = self._choose_in_bundle(*inside)
+            assert places is not None, "without fits()"
+            return Allocation(request, [gpu for _, gpu in places], [bundle for bundle, _ in places])
+        gpu_ids = self._choose_gpus(gpus) if gpus else []
         assert gpu_ids is not None, "without fits()"
-        return gpu_ids
+        return Allocation(request, gpu_ids)
 
     def take(self, request: Amounts) -> Allocation:
         """Take what `fits` has said yes to."""
-        allocation = Allocation(request, self.gpus_for(request))
+        allocation = self._allocation_of(request)
         self.take_exactly(allocation)
         return allocation
 
@@ -270,9 +277,9 @@ class ResourcePool:
         if inside is not None:
             group, _index, amount = inside
             gpus = self.bundle_gpus.get(group, {})
-            for gpu in allocation.gpu_ids:
-                if gpu in gpus:
-                    gpus[gpu] = (gpus[gpu][0], gpus[gpu][1] + sign * amount // len(allocation.gpu_ids))
+            for place in zip(allocation.gpu_bundles, allocation.gpu_ids):
+                if place in gpus:
+                    gpus[place] += sign * amount // len(allocation.gpu_ids)
         elif allocation.gpu_ids:
             each = allocation.amounts["GPU"] // len(allocation.gpu_ids)
             for gpu in allocation.gpu_ids:
