@@ -305,6 +305,7 @@ def _serve(options: argparse.Namespace) -> int:
     from skate import serve
     from skate.rl.serving import application
     from skate.serve.reload import trouble_of
+    from skate.serve.status_text import urls
 
     if options.replicas < 1:
         raise Trouble(f"--replicas {options.replicas}: at least 1 is needed.", exit_code=2)
@@ -314,8 +315,7 @@ def _serve(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends it as Ctrl-C does
     try:
         serve.run(made, name="policy", host=options.host, port=options.port)
-        host, port = serve.status().http_address or (options.host, options.port)
-        print(f"{env} plays at http://{host}:{port}/  (Ctrl-C ends it)", flush=True)
+        print(f"{env} plays {urls(serve.status(), '/')}  (Ctrl-C ends it)", flush=True)
         threading.Event().wait()
     except serve.ServeError as error:
         raise trouble_of(error) from None
