@@ -118,8 +118,7 @@ def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it() -> 
             run("app", "/", port=port)
     run("app", "/", port=port)
     assert address()[1] == port
-    # Of a port that is served already the script is named, and not a worker of its node, which cannot be ended alone.
-    assert _owner(port).startswith(f"process {os.getpid()} serves there: ")
+    assert f"listens there, of Skate in process {os.getpid()}: " in _owner(port)
 
 
 def test_ipv6_is_answered_where_it_is_asked_for() -> None:

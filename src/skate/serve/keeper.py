@@ -44,6 +44,8 @@ KNOCK_EVERY_S = 1.0
 ADOPT_WITHIN_S = 5.0
 #: How long another keeper may take to say where it is.
 NEIGHBOUR_WITHIN_S = 2.0
+#: What the command lines of a node's processes have: they do not say what they are part of.
+NODE = "skate._node"
 #: The key under which the controller keeps the options of HTTP and the address.
 HTTP = "http"
 
@@ -269,19 +271,17 @@ def _owner(port: int) -> str:
     try:
         for each in psutil.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid:
-                process = _program(psutil.Process(each.pid))
-                verb = "listens" if process.pid == each.pid else "serves"
-                return f"process {process.pid} {verb} there: {' '.join(process.cmdline())[:100]}"
+                return _described(psutil.Process(each.pid))
     except (psutil.Error, OSError):
         pass
     return "another process listens there, of another user perhaps: its name cannot be seen"
 
 
-def _program(process: Any) -> Any:
-    """The program that the worker of a node works for, if that has started the node; other processes themselves."""
-    while "skate._node" in " ".join(process.cmdline()):
-        parent = process.parent()
-        if parent is None or not os.path.basename(parent.exe()).startswith("python"):
-            break
-        process = parent
-    return process
+def _described(found: Any) -> str:
+    """What listens; of a process of Skate, the program that has started its node."""
+    first = next((each for each in [found, *found.parents()] if NODE not in " ".join(each.cmdline())), None)
+    if first == found:
+        return f"process {found.pid} listens there: {' '.join(found.cmdline())[:100]}"
+    if first is None or first.pid == 1:
+        return f"process {found.pid} listens there, of a node of Skate"
+    return f"process {found.pid} listens there, of Skate in process {first.pid}: {' '.join(first.cmdline())[:100]}"
