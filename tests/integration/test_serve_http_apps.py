@@ -132,6 +132,9 @@ def test_another_port_while_http_is_answered_is_refused_with_advice() -> None:
     with pytest.raises(ServeError, match=r"(?s)answered already.*serve\.shutdown\(\)"):
         run("other", "/other", port=address()[1] + 1)
     assert ask("/").json["name"] == "app"
+    serve.start()  # it asks for nothing else
+    run("other", "/other", port=address()[1])
+    assert ask("/other").json["name"] == "other"
 
 
 def test_a_token_is_asked_for_everywhere_but_for_health() -> None:
