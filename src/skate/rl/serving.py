@@ -1,7 +1,7 @@
 """A trained policy that answers over the network: `skate rl serve RUN`.
 
     POST /act    {"observation": [...]}  ->  {"action": 1}
-    /loop        a websocket: raw float32 observations in, actions out, one for one
+    /loop        a websocket: raw float32 observations in, actions out, one for one; choices come as one-hot vectors
     /            a page that shows the policy playing
     /play        the websocket of that page: an environment of its own for each visitor, frame by frame
 
@@ -33,6 +33,8 @@ PAGE = Path(__file__).with_name("play.html")
 FRAMES_PER_SECOND = 30
 #: Visitors of the page that play at a time: each has an environment, which takes CPU time and memory.
 PLAYING_MAX = 16
+#: Numbers of an observation that the page shows where there is no picture.
+NUMBERS_SHOWN = 64
 
 
 def application(run: str | os.PathLike[str], env: str | None = None, *, replicas: int = 1) -> serve.Application:
@@ -47,8 +49,8 @@ def application(run: str | os.PathLike[str], env: str | None = None, *, replicas
 class Query(msgspec.Struct):
     """The body of a request for an action."""
 
-    #: A list of numbers; lists of lists for an image.
-    observation: list[Any]
+    #: A list of numbers; lists of lists for an image, a number for a choice, an object for the parts of a dict.
+    observation: Any
 
 
 class PolicyServer:
@@ -65,21 +67,30 @@ class PolicyServer:
         self._policy = policy
 
     @serve.batch(latency_ms=10)
-    async def act(self, observations: list[np.ndarray]) -> list[np.ndarray]:
-        """Act on each of several observations."""
-        return list(self._policy.act(np.stack(observations)))
+    async def act(self, rows: list[np.ndarray]) -> list[np.ndarray]:
+        """Act on each of several observations, as the network gets them."""
+        policy = self._policy
+        return list(policy.to_env(policy.choose(policy.outputs(np.stack(rows)), None)))
+
+    def row(self, observation: Any) -> np.ndarray:
+        """One observation as the network gets it. Raises ValueError, TypeError or LookupError if it is none."""
+        description = self._policy.network.observation
+        if spaces.is_flat(description):
+            return np.asarray(observation, self._dtype).reshape(self._shape)
+        return spaces.flatten_one(description, observation)
 
     @serve.post("/act")
     async def act_on_json(self, query: Query) -> Any:
         """Answer with the action for an observation: `{"observation": [...]}` gives `{"action": ...}`."""
         try:
-            observation = np.asarray(query.observation, self._dtype).reshape(self._shape)
-        except (ValueError, TypeError, OverflowError) as error:
+            row = self.row(query.observation)
+        except (ValueError, TypeError, OverflowError, LookupError) as error:
             from starlette.responses import JSONResponse
 
-            wanted = f"{spaces.form(self._policy.network.observation)} of {self._dtype}"
+            description = self._policy.network.observation
+            wanted = spaces.form(description) + (f" of {self._dtype}" if spaces.is_flat(description) else "")
             return JSONResponse({"error": f"an observation is {wanted}: {error}", "field": "$.observation"}, 422)
-        action = await self.act(observation)
+        action = await self.act(row)
         return {"action": np.asarray(action).tolist()}
 
     @serve.websocket("/loop")
@@ -109,14 +120,16 @@ class PolicyServer:
         game: Game | None = None
         try:
             game = await asyncio.to_thread(Game, self._env)
-            observation = await asyncio.to_thread(game.reset)
+            row = self.row(await asyncio.to_thread(game.reset))
             while not socket.is_over:
                 due = time.monotonic() + game.pause_s
                 asked = time.perf_counter()
-                action = await self.act(observation)
+                action = await self.act(row)
                 answered_ms = 1e3 * (time.perf_counter() - asked)
                 observation, told, picture = await asyncio.to_thread(game.step, action)
-                await socket.send({**told, "answered_ms": round(answered_ms, 3)})
+                row = self.row(observation)
+                seen = row.ravel()[:NUMBERS_SHOWN].astype(np.float64).round(4).tolist()
+                await socket.send({**told, "answered_ms": round(answered_ms, 3), "observation": seen})
                 if picture:
                     await socket.send(picture)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -167,7 +180,6 @@ class Game:
             "over": over,
             "draws": self._draws,
             "action": np.asarray(action).tolist(),
-            "observation": np.asarray(observation, np.float64).ravel()[:64].round(4).tolist(),
         }
         picture = self._picture() if self._draws else b""
         return self.reset() if over else observation, told, picture
