@@ -30,8 +30,8 @@ def policy() -> rl.Policy:
 
 
 @pytest.fixture
-def address(policy: rl.Policy, tmp_path: Path) -> Iterator[str]:
-    """Where `skate rl serve` answers, as it says itself."""
+def address(policy: rl.Policy, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where `skate rl serve` answers, as it says itself. It is ended by a TERM signal, or by Ctrl-C after the page."""
     run = tmp_path / "ppo-CartPole-v1-1"
     run.mkdir()
     policy.save(run)
@@ -43,7 +43,7 @@ def address(policy: rl.Policy, tmp_path: Path) -> Iterator[str]:
         found = re.search(r"http://\S+/", line)
         assert found is not None, (line, served.stderr and served.stderr.read())
         yield found[0]
-        served.send_signal(signal.SIGINT)
+        served.send_signal(signal.SIGINT if "page" in request.node.name else signal.SIGTERM)
         assert served.wait(30) == 0
     finally:
         if served.poll() is None:
