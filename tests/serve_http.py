@@ -13,6 +13,14 @@ from typing import Any
 from skate import serve
 from waiting import WITHIN_S, wait_for
 
+#: The headers of a request for a websocket.
+UPGRADE = {
+    "Connection": "upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+}
+
 
 @dataclass
 class Answer:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from websockets.sync.client import connect
 
 import skate
-from serve_http import Connection, ask, connection_to, metrics_of, raw, wait_until_free, websocket_url
+from serve_http import UPGRADE, Connection, ask, connection_to, metrics_of, raw, wait_until_free, websocket_url
 from shared_runtime import Sharing
 from skate import serve
 from waiting import WITHIN_S, wait_for
@@ -52,6 +53,14 @@ class Api:
         async for observation in socket.arrays():
             await socket.send(2 * observation)
 
+    @serve.websocket("/push")
+    async def push(self, socket: serve.WebSocket, note: str) -> None:
+        try:
+            while True:
+                await socket.send(bytes(1 << 16))
+        finally:
+            Path(note).touch()
+
 
 @serve.deployment
 class Called:
@@ -63,6 +72,9 @@ class Called:
 
     async def text(self, request: Request) -> str:
         return f"Hello {request.query_params.get('name', 'you')}"
+
+    async def ids(self, request: Request) -> list[str]:
+        return [serve.get_replica_context().replica_tag, request.headers["x-request-id"], serve.get_request_id()]
 
     async def dict(self, request: Request) -> Any:
         return {"array": np.arange(3), "method": request.method}
@@ -274,6 +286,15 @@ def test_every_answer_has_the_id_that_the_client_chose_or_one_of_ours() -> None:
     assert long.headers["x-request-id"] != 500 * "x"
 
 
+def test_a_handler_knows_the_id_of_its_request_whichever_replica_took_it() -> None:
+    own = ask("/called/ids").json[0]
+    for is_wanted in (own.__eq__, own.__ne__):
+        with connection_to(is_wanted) as connection:
+            for headers in ({}, {"X-Request-ID": "mine-16"}, {"X-Request-ID": 500 * "x"}):
+                answer = connection.ask("/called/ids", headers=headers)
+                assert answer.json[1:] == 2 * [answer.headers["x-request-id"]]
+
+
 def test_a_handler_that_fails_is_a_500_with_the_id_and_without_the_traceback() -> None:
     answer = ask("/called/fail", headers={"X-Request-ID": "mine-18"})
     assert (answer.status, answer.text) == (500, "Internal Server Error\nrequest id: mine-18\n")
@@ -292,6 +313,26 @@ def test_the_log_has_the_traceback_and_the_id(capfd: pytest.CaptureFixture[str])
 
     wait_for(is_logged, WITHIN_S, "the traceback in the log")
     assert printed.count("LookupError: ") == 1
+
+
+def test_the_client_of_a_websocket_may_go_at_any_time_and_the_log_is_silent(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    note = tmp_path / "over"
+    own = {ask("/api/context").json["replica"] for _ in range(20)}
+    with connection_to(lambda replica: replica not in own) as connection:
+        assert connection.ask(f"/api/push?note={note}", headers=UPGRADE).status == 101
+    wait_for(note.exists, WITHIN_S, "the handler to end")
+    ask("/called/fail", headers={"X-Request-ID": "mine-22"})
+    printed = ""
+
+    def is_logged() -> bool:
+        nonlocal printed
+        printed += "".join(capfd.readouterr())
+        return "request mine-22 failed" in printed
+
+    wait_for(is_logged, WITHIN_S, "what comes after it in the log")
+    assert "/push" not in printed
 
 
 def test_a_connection_is_kept_for_further_requests_also_of_other_applications() -> None:
@@ -338,6 +379,8 @@ def test_what_another_replica_took_is_answered_alike() -> None:
         assert context.json["app"] == "api"
         assert context.headers["x-request-id"] == "mine-20"
         assert connection.ask("/api/act", "POST", b"{}").status == 422
+        refused = connection.ask("/api/nothing", headers=UPGRADE)
+        assert (refused.status, refused.json) == (404, {"error": "there is no websocket at /nothing"})
     with connection_to(own.__contains__) as connection:
         assert connection.ask("/called/text?name=Ada").text == "Hello Ada"
         body = bytes(range(256)) * 40_000
@@ -347,6 +390,8 @@ def test_what_another_replica_took_is_answered_alike() -> None:
         assert (failed.status, failed.text) == (500, "Internal Server Error\nrequest id: mine-21\n")
         head = connection.ask("/called/text", "HEAD")
         assert (head.body, head.headers["content-length"]) == (b"", "9")
+        refused = connection.ask("/called/text", headers=UPGRADE)
+        assert (refused.status, refused.json) == (404, {"error": "this application takes no websockets"})
 
 
 def test_a_body_in_chunks_arrives_whole() -> None:

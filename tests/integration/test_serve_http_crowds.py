@@ -12,17 +12,10 @@ from typing import Any
 
 import pytest
 
-from serve_http import Connection, address, ask, connection_to, metrics_of
+from serve_http import UPGRADE, Connection, address, ask, connection_to, metrics_of
 from skate import serve
 from skate.serve import keeper
 from waiting import WITHIN_S, wait_for
-
-UPGRADE = {
-    "Connection": "upgrade",
-    "Upgrade": "websocket",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
-}
 
 
 @serve.deployment(max_ongoing_requests=1)

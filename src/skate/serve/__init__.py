@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from skate.serve.handle import DeploymentHandle, DeploymentResponse, DeploymentResponseGenerator
     from skate.serve.multiplex import multiplexed
-    from skate.serve.request_context import get_multiplexed_model_id, get_replica_context
+    from skate.serve.request_context import get_multiplexed_model_id, get_replica_context, get_request_id
     from skate.serve.routes import get, post, put, websocket
     from skate.serve.sockets import WebSocket
 
@@ -53,7 +53,7 @@ _HOMES = {
     **dict.fromkeys(["DeploymentHandle", "DeploymentResponse", "DeploymentResponseGenerator"], "handle"),
     "ingress": "asgi_class",
     "multiplexed": "multiplex",
-    **dict.fromkeys(["get_multiplexed_model_id", "get_replica_context"], "request_context"),
+    **dict.fromkeys(["get_multiplexed_model_id", "get_replica_context", "get_request_id"], "request_context"),
     **dict.fromkeys(["get", "post", "put", "websocket"], "routes"),
     "WebSocket": "sockets",
 }
@@ -80,6 +80,7 @@ __all__ = [
     "get_deployment_handle",
     "get_multiplexed_model_id",
     "get_replica_context",
+    "get_request_id",
     "ingress",
     "multiplexed",
     "post",

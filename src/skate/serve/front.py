@@ -156,17 +156,22 @@ class Front:
         """Note which request this is, for logs, for handles that work for it, and for the answer; its origin."""
         id = model = ""
         origin = b""
+        has_foreign_id = False
         for name, value in scope["headers"]:
             if name in NOTED:
                 if name == ID:
                     text = value.decode("latin-1")
                     id = text if len(text) <= ID_LENGTH_MAX and text.isascii() and text.isprintable() else ""
+                    has_foreign_id = not id
                 elif name == MODEL:
                     model = value.decode("latin-1")
                 else:
                     origin = value
         if not id:
             id = f"{self._id_prefix}-{next(self._ids):x}"
+            if has_foreign_id:
+                scope["headers"] = [each for each in scope["headers"] if each[0] != ID]
+            scope["headers"].append((ID, id.encode()))  # apps and their middleware look for it there
         set_request(RequestContext(id, model, self._prefix or "/"))
         headers = scope["extensions"].get("skate.headers")
         if headers is not None:
@@ -311,7 +316,9 @@ class Front:
             return await self._guarded(scope, receive, send, forward)
         try:
             await forward(scope, receive, send)
-        except Exception as error:  # noqa: BLE001 - any
+        except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, TunnelBroken):  # the client has gone
+                raise
             await self._failed(scope, send, error)
 
     async def _through(self, sibling: TunnelClient, scope: Scope, receive: Receive, send: Send, first: Message) -> None:

@@ -10,6 +10,7 @@ from skate.serve.asgi_class import Lifespan, asgi_app_of
 from skate.serve.handler import Handler, handler_of
 from skate.serve.responses import Receive, Refusal, Scope, Send, refusal_of, respond, send_refusal
 from skate.serve.routes import RoutesApp, routes_of
+from skate.serve.sockets import refuse
 from skate.serve.threads import Threads
 
 __all__ = ["ASGIApp", "GivenApp", "app_of"]
@@ -69,8 +70,7 @@ class _Called:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._handler
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000, "reason": "this application takes no websockets"})
-            return None
+            return await refuse(Refusal(404, "this application takes no websockets"), scope, send)
         try:
             args = (self._request(scope, receive),) if self._takes_request else ()
             value = handler.function(*args) if handler.yields else await handler.call(args, {})
@@ -91,8 +91,6 @@ class _Unanswered:
         self._name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
         why = f"{self._name} answers no HTTP: it has neither __call__, nor methods with @serve.get and the like"
-        await send_refusal(Refusal(404, why), scope, send)
+        answer = refuse if scope["type"] == "websocket" else send_refusal
+        await answer(Refusal(404, why), scope, send)

@@ -8,7 +8,14 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ReplicaContext", "RequestContext", "current_request", "get_multiplexed_model_id", "get_replica_context"]
+__all__ = [
+    "ReplicaContext",
+    "RequestContext",
+    "current_request",
+    "get_multiplexed_model_id",
+    "get_replica_context",
+    "get_request_id",
+]
 
 
 class RequestContext(msgspec.Struct, frozen=True):
@@ -69,3 +76,12 @@ def get_multiplexed_model_id() -> str:
     """The id of the model that the request is for; "" if it names none."""
     context = _request.get()
     return context.model_id if context is not None else ""
+
+
+def get_request_id() -> str:
+    """The id of the request over HTTP that the running code works for, for its log. The answer has it as X-Request-ID.
+
+    Deployments that a handler asks through a handle see the same id. It is "" for a request that came in another way.
+    """
+    context = _request.get()
+    return context.request_id if context is not None else ""

@@ -84,6 +84,8 @@ FROM_SERVER = frozenset(
         "websocket.accept",
         "websocket.send",
         "websocket.close",
+        "websocket.http.response.start",
+        "websocket.http.response.body",
         "tunnel.end",
         "tunnel.error",
         "tunnel.leave",

@@ -20,6 +20,8 @@ GRACE_S = 1.0
 ACCEPT_AGAIN_S = 0.5
 #: The close code of a websocket whose server ends, and is replaced by another.
 RESTART = 1012
+#: The extension of ASGI by which an app refuses a websocket with a whole response. The server in front has it, too.
+HTTP_ANSWER = "websocket.http.response"
 #: The end of a traceback that the client gets to see.
 ERROR_CHARACTERS = 20_000
 
@@ -194,7 +196,7 @@ class Exchange:
         if self._is_http:
             scope["extensions"] = {"skate.disconnect": self._call_on_disconnect}
         else:
-            scope["extensions"] = {}
+            scope["extensions"] = {HTTP_ANSWER: {}}
             self._farewell = {"type": "websocket.disconnect", "code": 1006, "reason": ""}
         self._task = self._server.start(self._run(scope))
 
