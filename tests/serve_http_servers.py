@@ -22,6 +22,14 @@ GET = b"GET /hello?name=x HTTP/1.1\r\nHost: test\r\n\r\n"
 # libuv opens a pipe for the whole process with its first loop, and keeps it.
 uvloop.new_event_loop().close()
 
+#: An app that only sends gives up after so many messages: a test would hang if it went on for ever.
+SENDS_MAX = 200
+#: The headers of a request for a websocket.
+UPGRADE = (
+    "Upgrade: websocket\r\nConnection: upgrade\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+)
+
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -107,6 +115,17 @@ class App:
             while not gone.is_set():
                 await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
                 self.events.append("sent")
+        elif scope["path"] == "/only-send":
+            gone = asyncio.Event()
+            scope["extensions"]["skate.disconnect"](gone.set)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+            await self.gate.wait()
+            for _ in range(SENDS_MAX):
+                if gone.is_set():
+                    self.events.append("told")
+                    break
+                await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
         elif scope["path"] == "/large":
             await answer(send, bytes(16 << 20))
             self.events.append("sent")
@@ -119,6 +138,14 @@ class App:
             await send({"type": "websocket.close"})
             return
         await send({"type": "websocket.accept"})
+        if scope["path"] == "/only-send":
+            await self.gate.wait()
+            try:
+                for _ in range(SENDS_MAX):
+                    await send({"type": "websocket.send", "bytes": bytes(1 << 20)})
+            except OSError:
+                self.events.append("told")
+            return
         while (message := await receive())["type"] == "websocket.receive":
             if message.get("text") == "fail":
                 raise ValueError("the websocket handler is broken")

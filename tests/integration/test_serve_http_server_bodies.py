@@ -1,4 +1,4 @@
-"""The HTTP server of replicas: bodies that come late or slowly, other protocols than HTTP, and pings.
+"""The HTTP server of replicas: bodies that are late or slow, other protocols, pings, and clients that break off.
 
 Every test also checks that no file descriptor is left open.
 """
@@ -6,13 +6,15 @@ Every test also checks that no file descriptor is left open.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 
-from serve_http_servers import Client, Run, client, eventually, request, run, serving
+from serve_http_servers import UPGRADE, Client, Run, client, eventually, request, run, serving
 
 __all__ = ["run"]  # a fixture
 
@@ -201,10 +203,30 @@ def test_a_websocket_whose_client_answers_no_ping_is_closed(run: Run) -> None:
         async with serving() as served:
             served.server._config.ws_ping_interval = served.server._config.ws_ping_timeout = 0.1
             async with client(served) as one:
-                one.send(
-                    b"GET /loop HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
-                    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
-                )
+                one.send(f"GET /loop HTTP/1.1\r\nHost: t\r\n{UPGRADE}\r\n".encode())
                 assert b"keepalive ping timeout" in await one.end()
+
+    run(scenario())
+
+
+# --- clients that break off
+
+
+@pytest.mark.parametrize("headers", ["", UPGRADE], ids=["stream", "websocket"])
+def test_an_app_that_only_sends_is_told_that_its_client_has_gone(run: Run, headers: str) -> None:
+    """What it sends is dropped at once, so it has nothing to wait for, and would keep the loop for ever."""
+
+    async def scenario() -> None:
+        async with serving() as served:
+            loop = asyncio.get_running_loop()
+            with socket.socket() as sock:
+                sock.setblocking(False)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await loop.sock_connect(sock, ("127.0.0.1", served.port))
+                await loop.sock_sendall(sock, f"GET /only-send HTTP/1.1\r\nHost: t\r\n{headers}\r\n".encode())
+                await loop.sock_recv(sock, 1 << 16)
+            served.app.gate.set()  # the app sends before the server can read that the connection was reset
+            await eventually(lambda: served.server.requests == 0, "the app to return")
+            assert served.app.events == ["told"]
 
     run(scenario())

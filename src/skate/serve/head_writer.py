@@ -7,6 +7,7 @@ time of a small request.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 __all__ = ["HeadWriter"]
 
@@ -18,10 +19,14 @@ CONTINUE = b"HTTP/1.1 100 "
 class HeadWriter:
     """A transport for the responses of a connection: a head waits for the next write, or for the end of this turn."""
 
-    __slots__ = ("_head", "_loop", "_transport", "is_head_next")
+    __slots__ = ("_head", "_loop", "_pause", "_transport", "is_head_next")
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, pause: Callable[[], object]
+    ) -> None:
         self._transport, self._loop = transport, loop
+        #: Lets the app wait with its next write until the connection is lost.
+        self._pause = pause
         self._head = b""
         #: Whether a response has not begun.
         self.is_head_next = False
@@ -40,6 +45,9 @@ class HeadWriter:
             self._loop.call_soon(self._flush)
         else:
             self._transport.write(data)
+            if self._transport.is_closing():
+                # What is written now is dropped at once, so an app that only sends would not let the loop turn.
+                self._pause()
 
     def close(self) -> None:
         """Close the connection when all is sent."""

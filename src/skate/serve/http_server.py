@@ -258,6 +258,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.send_500_response()
             raise ClientDisconnected
 
+    async def send(self, message: Any) -> None:
+        """Send what the app says. An app that only sends learns in this way, too, that its client has gone."""
+        if self.transport.is_closing() and not self.disconnected:
+            # What is written now is dropped at once, so the app would never let the loop turn and tell of the loss.
+            await asyncio.sleep(0)
+        await super().send(message)
+
     def handle_cont(self, event: Frame) -> None:
         # Empty pieces of a message count for nothing in its size, so they would gather without a limit.
         if event.data or event.fin:

@@ -83,7 +83,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.writer = HeadWriter(transport, self.loop)
+        self.writer = HeadWriter(transport, self.loop, self.flow.pause_writing)
         self.since = self.swept_at = self.loop.time()
         if self.server_state.closed:
             transport.abort()
