@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.requests import Request
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from serve_http import Connection, address, ask, connection_to, websocket_url
@@ -137,13 +137,15 @@ def test_another_port_while_http_is_answered_is_refused_with_advice() -> None:
     assert ask("/other").json["name"] == "other"
 
 
-def test_a_token_is_asked_for_everywhere_but_for_health() -> None:
-    run("app", "/", http_options={"port": 0, "token": "open sesame"})
+def test_a_token_is_asked_for_everywhere_but_for_health_and_messages_have_a_limit() -> None:
+    run("app", "/", http_options={"port": 0, "token": "open sesame", "max_websocket_bytes": 4000})
     right = {"Authorization": "Bearer open sesame"}
+    assert ask("/", headers={"Authorization": "bearer open sesame"}).status == 200
     for path in ("/", "/nowhere", "/-/routes", "/-/metrics"):
         refused = ask(path)
         assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
-        assert ask(path, headers={"Authorization": "Bearer open sesamE"}).status == 401
+        for wrong in ("Bearer open sesamE", "Basic open sesame", "open sesame", "Bearer"):
+            assert ask(path, headers={"Authorization": wrong}).status == 401
         assert ask(path, headers=right).status in (200, 404)
     assert ask("/-/healthz").status == 200
     with pytest.raises(InvalidStatus, match="401"), connect(websocket_url("/loop")):
@@ -151,6 +153,11 @@ def test_a_token_is_asked_for_everywhere_but_for_health() -> None:
     with connect(websocket_url("/loop"), additional_headers=right) as websocket:
         websocket.send(np.zeros(1, np.float32).tobytes())
         assert websocket.recv(WITHIN_S) == np.ones(1, np.float32).tobytes()
+        websocket.send(np.zeros(1001, np.float32).tobytes())
+        with pytest.raises(ConnectionClosed) as closed:
+            websocket.recv(WITHIN_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
 
 
 def test_an_origin_that_is_allowed_may_write() -> None:

@@ -87,6 +87,7 @@ def test_a_wrong_setting_of_autoscaling_is_refused_by_name(given: dict[str, Any]
         ("header_timeout_s", -1),
         ("body_timeout_s", "x"),
         ("max_body_bytes", -1),
+        ("max_websocket_bytes", 65 << 20),
         ("max_header_bytes", 10),
         ("max_queued_requests", -1),
         ("token", ""),

@@ -29,7 +29,7 @@ class Access:
     """The rules of HTTPOptions."""
 
     def __init__(self, http: HTTPOptions) -> None:
-        self._token = None if http.token is None else b"Bearer " + http.token.encode()
+        self._token = None if http.token is None else http.token.encode()
         self._origins = frozenset(each.rstrip("/").lower().encode() for each in http.allowed_origins)
         #: Whether any host name may be ours. On loopback without a token it may not: the owner of another site can have
         #: its name lead to this machine, and its pages would then seem to come from here.
@@ -43,7 +43,8 @@ class Access:
             return False
         for name, value in scope["headers"]:
             if name == b"authorization":
-                return not hmac.compare_digest(value, self._token)
+                scheme, _, shown = value.partition(b" ")
+                return not hmac.compare_digest(shown, self._token) or scheme.lower() != b"bearer"
         return True
 
     def is_foreign(self, scope: Scope, origin: bytes) -> bool:

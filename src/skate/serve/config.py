@@ -109,6 +109,8 @@ class HTTPOptions:
     header_timeout_s: float = 10.0
     #: The silence allowed within a body, and how much later it may end than at 16 KiB in each second. Then it is a 408.
     body_timeout_s: float = 60.0
+    #: Of one message of a websocket that a client sends; a longer one closes it with code 1009. At most 64 MiB.
+    max_websocket_bytes: int = 16 << 20
     #: Requests that may wait in one replica where its deployment sets no max_queued_requests.
     max_queued_requests: int = 1000
     #: Whether answers with status 500 have the traceback. It shows code and data to strangers.
@@ -130,6 +132,7 @@ class HTTPOptions:
             positive(where, name, getattr(self, name))
         for name, least in (("max_body_bytes", 0), ("max_header_bytes", 256), ("max_queued_requests", 0)):
             whole(where, name, getattr(self, name), least)
+        whole(where, "max_websocket_bytes", self.max_websocket_bytes, 125, 64 << 20)
         if isinstance(self.allowed_origins, str) or not all(isinstance(each, str) for each in self.allowed_origins):
             raise TypeError(f"{where}(allowed_origins={self.allowed_origins!r}): it may be a tuple of strings.")
         object.__setattr__(self, "allowed_origins", tuple(self.allowed_origins))
