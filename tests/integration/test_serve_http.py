@@ -117,13 +117,19 @@ async def given_post(request: Request) -> Response:
     return JSONResponse({"given": (await request.body()).decode(), "state": request.state.started})
 
 
+async def given_fail(request: Request) -> Response:
+    raise OverflowError("the secret of the cellar")
+
+
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[dict[str, str]]:
     yield {"started": "yes"}
 
 
 @serve.deployment
-@serve.ingress(Starlette(routes=[Route("/post", given_post, methods=["POST"])], lifespan=lifespan))
+@serve.ingress(
+    Starlette(routes=[Route("/post", given_post, methods=["POST"]), Route("/fail", given_fail)], lifespan=lifespan)
+)
 class Given:
     pass
 
@@ -333,6 +339,26 @@ def test_the_client_of_a_websocket_may_go_at_any_time_and_the_log_is_silent(
 
     wait_for(is_logged, WITHIN_S, "what comes after it in the log")
     assert "/push" not in printed
+
+
+def test_an_app_that_answers_its_own_errors_is_logged_once_whichever_replica_was_asked(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The app answers with 500, and raises after that."""
+    own = {ask("/api/context").json["replica"] for _ in range(20)}
+    with connection_to(own.__contains__) as connection:
+        for id in ("mine-23", "mine-24"):
+            failed = connection.ask("/given/fail", headers={"X-Request-ID": id})
+            assert (failed.status, failed.text, failed.headers["x-request-id"]) == (500, "Internal Server Error", id)
+    printed = ""
+
+    def is_logged() -> bool:
+        nonlocal printed
+        printed += "".join(capfd.readouterr())
+        return "mine-23" in printed and "mine-24" in printed
+
+    wait_for(is_logged, WITHIN_S, "both errors in the log")
+    assert "ConnectionAbortedError" not in printed
 
 
 def test_a_connection_is_kept_for_further_requests_also_of_other_applications() -> None:

@@ -295,7 +295,9 @@ class Exchange:
         try:
             await self._server.app(scope, self.receive, self.send)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is the client's, or is logged
-            if self._over and not isinstance(error, asyncio.CancelledError) and not _comes_of_a_broken_tunnel(error):
+            # An app that raises ConnectionAbortedError has logged why.
+            is_known = isinstance(error, asyncio.CancelledError | ConnectionAbortedError)
+            if self._over and not is_known and not _comes_of_a_broken_tunnel(error):
                 log.error("an application failed when its client had its answer, or was gone", exc_info=error)
             failure = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         if not self._over:
