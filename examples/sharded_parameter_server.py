@@ -66,14 +66,18 @@ class Worker:
         self.inputs: Tensors = [torch.empty(0)] * len(layers)
         self.outputs: Tensors = [torch.empty(0)] * len(layers)
 
+    def draw(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """New samples, and the classes that they are of."""
+        wanted = torch.randint(CLASSES, (self.batch,), generator=self.random)
+        noise = torch.randn(self.batch, self.centres.shape[1], generator=self.random)
+        return (self.centres[wanted] + 3 * noise) / 10**0.5, wanted
+
     def forward(self, part: int, weights: Tensors) -> float:
         """Pull the weights of a part and compute its output; after the last part, the loss."""
         for parameter, weight in zip(self.layers[part].parameters(), weights, strict=True):
             parameter.data = weight
         if part == 0:
-            self.wanted = torch.randint(CLASSES, (self.batch,), generator=self.random)
-            noise = torch.randn(self.batch, self.centres.shape[1], generator=self.random)
-            self.inputs[0] = (self.centres[self.wanted] + 3 * noise) / 10**0.5
+            self.inputs[0], self.wanted = self.draw()
         else:
             self.inputs[part] = self.outputs[part - 1].detach().requires_grad_()
         self.outputs[part] = self.layers[part](self.inputs[part])

@@ -1,7 +1,8 @@
 """The row of figure 13: the parameter server of `examples/sharded_parameter_server.py` on the networks of this suite.
 
 The shards, the workers and the order of their calls are those of the example. Here the networks are cut into parts, one
-for each shard, and the clock is read. A worker makes its samples as vectors, and the ResNet folds them into images.
+for each shard, and the clock is read. A worker makes its samples as vectors, and the ResNet folds them into images. It
+draws them once: the other peers of this row train on the same samples in every step, too.
 """
 
 from __future__ import annotations
@@ -39,8 +40,17 @@ def samples_per_s(kind: str, batch: int, rounds: int, workers: int = 2) -> float
     import sharded_parameter_server as example
 
     parts, width = parts_of(kind)
+
+    class Worker(example.Worker):
+        """A worker whose samples stay the same."""
+
+        def draw(self) -> tuple[torch.Tensor, torch.Tensor]:
+            if not hasattr(self, "drawn"):
+                self.drawn = super().draw()
+            return self.drawn
+
     shards = [skate.remote(example.Shard).remote(part, LEARNING_RATE / workers) for part in parts]
-    make = skate.remote(num_cpus=1)(example.Worker).remote
+    make = skate.remote(num_cpus=1)(Worker).remote
     actors: list[Any] = [make(number, parts, width, batch) for number in range(workers)]
     example.in_step(shards, actors, WARM_UP_ROUNDS)
     began = time.perf_counter()
