@@ -61,7 +61,7 @@ def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
     """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
     home, python = ENVS / peer, python_of(peer)
     stamp = home / "made-from.json"
-    project = _project_file() if peer in ("skate", "rl", "mpi", "serve") else ""
+    project = _project_file() if peer in ("skate", "rl", "mpi", "serve", "train") else ""
     wanted = json.dumps([sys.version, REQUIREMENTS[peer], project])
     if fresh or not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up the environment of {peer} …", flush=True)

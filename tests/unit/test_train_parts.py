@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from skate.train.arguments import checked_options, takes_config
 from skate.train.environment import Place, gpus_in_order, seats
-from skate.train.folder import History, read_history
+from skate.train.folder import History, locked_folder, read_history
 from skate.train.progress import Line
 from skate.train.record import Result
 from skate.train.reduce import Reducer
@@ -302,3 +302,11 @@ def test_where_there_is_no_terminal_nothing_is_shown_unless_asked_for(monkeypatc
         line.show({"step": 7, "loss": 0.5}, 1)
         line.close()
         assert file.getvalue() == expected
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("")
+    path = tmp_path / "taken" / below
+    with pytest.raises(ValueError, match=rf"path='{path}'.* is a file"), locked_folder(lambda: None, path):
+        pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -118,3 +118,22 @@ def test_a_process_outside_of_a_training_is_told() -> None:
     for call in (train.get_context, train.get_checkpoint):
         with pytest.raises(RuntimeError, match="no worker of a training"):
             call()
+
+
+class Batch(NamedTuple):
+    """What a loader makes of samples that are named tuples."""
+
+    x: Any
+    labels: list[Any]
+
+
+def test_batches_are_moved_whole_to_a_device() -> None:
+    torch = pytest.importorskip("torch")
+    from skate.train.ray_torch import _OnDevice
+
+    there = torch.device("meta")  # where tensors have a shape and no values: no GPU is needed
+    given = {"batch": Batch(torch.ones(2), [torch.ones(3), "name"]), "pair": (torch.ones(1), 7)}
+    (moved,) = _OnDevice([given], there, may_overlap=False)
+    assert isinstance(moved["batch"], Batch)
+    assert [each.device for each in (moved["batch"].x, moved["batch"].labels[0], moved["pair"][0])] == [there] * 3
+    assert (moved["batch"].labels[1], moved["pair"][1]) == ("name", 7)

@@ -21,7 +21,13 @@ HISTORY = "history.jsonl"
 def locked_folder(fit: Callable[..., Any], path: str | os.PathLike[str] | None) -> Iterator[Path]:
     """Give the folder of a run, which no other run has at the same time."""
     folder = _new_folder(fit) if path is None else Path(path).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(
+            f"train.run(path={str(path)!r}): the folder of a run cannot be there, because {folder} or a part of it "
+            "is a file.\n  next: give the path of a folder; one that is missing is made."
+        ) from None
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

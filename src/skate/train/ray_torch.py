@@ -103,6 +103,8 @@ class _OnDevice:
     def _moved(self, batch: Any) -> Any:
         if isinstance(batch, Mapping):
             return {name: self._moved(value) for name, value in batch.items()}
+        if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes one argument for each field
+            return type(batch)(*map(self._moved, batch))
         if isinstance(batch, (list, tuple)):
             return type(batch)(map(self._moved, batch))
         return batch.to(self._device, non_blocking=self._may_overlap) if hasattr(batch, "to") else batch
