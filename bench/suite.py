@@ -126,6 +126,7 @@ class Suite:
         parser = argparse.ArgumentParser(description=f"Measure skate.{self.name} beside its peers.")
         parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
         parser.add_argument("--peers", default="", help="only these cells (default: all)")
+        parser.add_argument("--runs", type=int, default=0, help="at most so many runs of each cell (default: the row's)")
         parser.add_argument("--resume", type=Path, help="a result to go on with: cells that it has are not run again")
         parser.add_argument("--again", action="store_true", help="with --resume, run the cells that failed again")
         parser.add_argument("--smoke", action="store_true", help="one run of tiny sizes: shows that all works, no more")
@@ -166,7 +167,8 @@ class Suite:
     def _measure(self, row: Row, data: Data, path: Path, options: argparse.Namespace, prepared: set[str]) -> None:
         """Measure the cells of a row that are not in the result yet; store each as soon as it is there."""
         have = {(cell["row"], cell["cell"], cell["run"]) for cell in data["cells"]}
-        for run in range(1, 1 + (1 if options.smoke else row.runs)):
+        runs = 1 if options.smoke else min(row.runs, options.runs or row.runs)
+        for run in range(1, 1 + runs):
             for name, cell in row.cells.items():
                 if (row.name, name, run) in have or run > cell.runs or (options.peers and name not in options.peers):
                     continue

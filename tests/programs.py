@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 PROGRAM_TIMEOUT_S = 40
+#: With PYTHONUNBUFFERED a print() is two writes, and a line of a worker may come between them.
+UNBUFFERED = "PYTHONUNBUFFERED"
 
 
 def run_program(
@@ -36,6 +38,7 @@ def run_command(
         done = subprocess.run(
             command,
             cwd=directory,
+            env={name: value for name, value in os.environ.items() if name != UNBUFFERED},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
