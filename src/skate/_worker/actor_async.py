@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from skate._worker.execute import Executor
     from skate._worker.runtime import Runtime
 
-#: A caller that has results by then hears with them that its calls were read: one message less for a call that ends at
-#: once. A loop that a call holds up cannot say it, so the I/O thread does.
-ACKNOWLEDGE_S = 0.001
 #: How long calls that wait may take to tidy up when the actor ends.
 LEAVE_S = 5.0
 
@@ -57,8 +54,6 @@ class AsyncCalls(Concurrency):
         #: Set when the consumer of a generator took something; and the loop that the generator runs on.
         self._news: dict[bytes, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
         executor.producer.on_news = self._on_news
-        #: Callers are told soon that their calls were read, whatever the loops do.
-        self._acknowledging = False
 
     def waiting(self) -> list[deque[Call]]:
         return [group.calls for group in self._groups.values()]
@@ -105,14 +100,7 @@ class AsyncCalls(Concurrency):
                 by_group.setdefault(self._group_of(task), []).append((peer, task))
             for group, calls in by_group.items():
                 self._groups[group].add(calls)
-        self.outbox.read(peer)
-        if not self._acknowledging:
-            self._acknowledging = True
-            self._runtime.loop.call_at(time.monotonic() + ACKNOWLEDGE_S, self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        self._acknowledging = False
-        self.outbox.acknowledge(also_with_results=True)
+        peer.send(m.Taken())
 
     def start_some(self, group: GroupLoop) -> None:
         """Start calls of a group while it has places. In its thread."""
@@ -266,11 +254,6 @@ class GroupLoop:
     def _start_arrived(self) -> None:
         self._woken = False
         self._owner.start_some(self)
-        # Behind the first step of each call: many end in it, and their results say it, too.
-        self.loop.call_soon(self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        self._owner.outbox.acknowledge(also_with_results=False)
 
     def flush_soon(self) -> None:
         """A result waits to be sent: after what the loop has to do now, so that several leave together."""

@@ -35,22 +35,16 @@ Call = tuple[Peer, Task]
 #: Results collect in a threaded actor while calls wait, so long; and no longer than this when all threads are in calls.
 COLLECT_S = 0.001
 WATCH_S = 0.005
-#: Results that may carry word of other things.
-SMALL_COUNT_MAX = 16
-SMALL_BYTES_MAX = 4096
 #: How long calls may run on when the actor ends itself: some of them may wait for what will never come.
 FINISH_S = 5.0
 
 
 class Outbox:
-    """Results on their way to several callers, and word that calls were read. From any thread."""
+    """Results on their way to several callers. From any thread."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._results: dict[Peer, list[Result]] = {}
-        #: Callers whose last calls were read, and who have not heard so. Without the lock: the I/O thread adds to it,
-        #: and must not wait while results are being sent.
-        self._read: set[Peer] = set()
         self._lock = threading.RLock()
         self.since = 0.0
 
@@ -60,33 +54,11 @@ class Outbox:
                 self.since = time.monotonic()
             self._results.setdefault(peer, []).append(result)
 
-    def read(self, peer: Peer) -> None:
-        """The last calls of this caller were read: it hears so with its next results, or by `acknowledge`."""
-        self._read.add(peer)
-
-    def acknowledge(self, *, also_with_results: bool) -> None:
-        """Tell callers that their calls were read; those whose results leave soon only if that is wished."""
-        for peer in list(self._read):
-            if (also_with_results or peer not in self._results) and self._may_say(peer):
-                peer.send(m.Taken())
-
-    def _may_say(self, peer: Peer) -> bool:
-        """Whether this caller has not heard that its calls were read; the thread that asks says it."""
-        try:
-            self._read.remove(peer)
-        except KeyError:
-            return False
-        return True
-
     def flush(self) -> None:
         with self._lock:
             results, self._results = self._results, {}
             for peer, batch in results.items():
-                taken = self._may_say(peer)
-                if taken and not _is_small(batch):  # it could be refused for its size, and the word with it
-                    peer.send(m.Taken())
-                    taken = False
-                peer.send(m.Results(batch, taken=taken))
+                peer.send(m.Results(batch))
         for batch in results.values():
             for result in batch:
                 self._executor.release_result_refs(result.id)
@@ -94,15 +66,6 @@ class Outbox:
     def forget(self, peer: Peer) -> None:
         with self._lock:
             self._results.pop(peer, None)
-            self._read.discard(peer)
-
-
-def _is_small(batch: list[Result]) -> bool:
-    """Whether they are far from every limit of messages."""
-    return len(batch) <= SMALL_COUNT_MAX and all(
-        result.extra is None and type(result.value) is bytes and len(result.value) <= SMALL_BYTES_MAX
-        for result in batch
-    )
 
 
 class Concurrency(abc.ABC):

@@ -383,8 +383,6 @@ class Actors:
     def on_results(self, peer: Peer, message: m.Results) -> None:
         link = peer.link
         self._runtime.outcomes.take_results(peer, link.inflight, message.results)
-        if message.taken and peer.life == link.sent_life:
-            link.acknowledged = True
         if link.queue:
             self.push(link)
         elif link.holding and not link.inflight:

@@ -43,8 +43,6 @@ class Results(Message, tag=63):
 
     results: list[Result]
     timings: list[Timing] = []
-    #: It says what `Taken` says, too.
-    taken: bool = False
 
 
 class Recall(Message, tag=64):
@@ -180,7 +178,7 @@ class Refused(Message, tag=72):
 
 
 class Taken(Message, tag=112):
-    """Actor that runs several calls at a time → caller: I have read your last Tasks. Small Results say it with them."""
+    """Actor that runs several calls at a time → caller: I have read your last Tasks."""
 
 
 class Resume(Message, tag=126):
