@@ -126,7 +126,7 @@ class Suite:
         parser = argparse.ArgumentParser(description=f"Measure skate.{self.name} beside its peers.")
         parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
         parser.add_argument("--peers", default="", help="only these cells (default: all)")
-        parser.add_argument("--runs", type=int, default=0, help="at most so many runs of each cell (default: the row's)")
+        parser.add_argument("--runs", type=int, default=0, help="at most so many of each cell (default: the row's)")
         parser.add_argument("--resume", type=Path, help="a result to go on with: cells that it has are not run again")
         parser.add_argument("--again", action="store_true", help="with --resume, run the cells that failed again")
         parser.add_argument("--smoke", action="store_true", help="one run of tiny sizes: shows that all works, no more")

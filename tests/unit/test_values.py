@@ -31,6 +31,7 @@ from skate._serialize.values import (
     deserialize,
     is_plain,
     serialize,
+    serialize_inline,
     serialize_plain,
 )
 
@@ -114,6 +115,50 @@ class Pair(NamedTuple):
 def test_what_may_hold_more_than_scalars_is_not_plain(value: object) -> None:
     assert not is_plain(value)
     assert round_trip(value) == value
+
+
+ARRAYS = st.one_of(
+    hnp.arrays(
+        st.one_of(hnp.integer_dtypes(), hnp.floating_dtypes(endianness="="), hnp.datetime64_dtypes(endianness="=")),
+        hnp.array_shapes(min_side=0),
+    ),
+    hnp.arrays(np.float32, (4, 6)).map(lambda array: array[::2, 1:]),
+)
+NUMBERS = st.sampled_from([np.float32(1.5), np.int64(-3), np.bool_(True), np.complex64(1j), np.uint8(7)])
+
+
+@given(st.lists(st.one_of(ARRAYS, NUMBERS, SCALARS), max_size=PLAIN_LENGTH_MAX))
+@settings(deadline=None)
+def test_arrays_and_numbers_in_arguments_come_back_and_are_written_to_by_no_one(values: list[Any]) -> None:
+    data = serialize_inline(tuple(values))
+    assert data is not None
+    for back in (deserialize(data), round_trip(tuple(values))):
+        assert [type(each) for each in back] == [type(each) for each in values]
+        for one, other in zip(back, values, strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert getattr(one, "dtype", None) == getattr(other, "dtype", None)
+
+
+class Meters(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([1, "two"], dtype=object),
+        np.ma.masked_array([1, 2], [True, False]),
+        np.zeros(INLINE_BYTES_MAX, np.uint8),
+        b"x" * INLINE_BYTES_MAX,
+        [np.zeros(2)],
+        (1, np.zeros(2)),
+        Meters(2),
+        np.array([(1, None)], dtype=[("a", "i4"), ("b", "O")])[0],
+    ],
+    ids=["objects", "a subclass", "a large array", "large bytes", "a list", "a tuple", "a class", "a record"],
+)
+def test_other_arguments_are_written_with_more_care(value: object) -> None:
+    assert serialize_inline((1, value)) is None
 
 
 @given(VALUES)

@@ -30,7 +30,7 @@ from skate._error_text import MORE_WORKERS
 from skate._message_limits import limits
 from skate._object_ref import ObjectRef
 from skate._serialize.failures import error_of, failure_of
-from skate._serialize.values import INLINE_BYTES_MAX, NONE, is_plain, serialize_plain
+from skate._serialize.values import NONE, serialize_inline
 from skate._wire import messages as m
 from skate._worker.calls import GENERATOR_AHEAD
 from skate._worker.functions import Function
@@ -312,11 +312,8 @@ class Actors:
         runtime = self._runtime
         if kwargs or not call.plain:
             return runtime.arguments.submit(call, args, kwargs)
-        for value in args:
-            if not is_plain(value):
-                return runtime.arguments.submit(call, args, kwargs)
-        payload = serialize_plain(args) if args else b""
-        if len(payload) > INLINE_BYTES_MAX:
+        payload = serialize_inline(args) if args else b""
+        if payload is None:
             return runtime.arguments.submit(call, args, kwargs)
         context = runtime.context
         link = call.link

@@ -45,6 +45,7 @@ from skate._serialize.values import (
     Serialized,
     is_plain,
     serialize,
+    serialize_inline,
     serialize_plain,
 )
 from skate._store.client import StoreClient
@@ -599,14 +600,9 @@ class Runtime:
         """Start a task; a reference to its result (or what its number of returns makes of that)."""
         if kwargs or not call.plain:
             return self.arguments.submit(call, args, kwargs)
-        payload = b""
-        if args:
-            for value in args:
-                if not is_plain(value):
-                    return self.arguments.submit(call, args, kwargs)
-            payload = serialize_plain(args)
-            if len(payload) > INLINE_BYTES_MAX:
-                return self.arguments.submit(call, args, kwargs)
+        payload = serialize_inline(args) if args else b""
+        if payload is None:
+            return self.arguments.submit(call, args, kwargs)
         context = self.context
         submitter = self.submitter
         with self.lock:
