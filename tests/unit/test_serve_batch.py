@@ -83,6 +83,25 @@ async def test_calls_of_one_moment_are_one_batch() -> None:
 
 
 @on_loop
+async def test_a_batch_that_is_full_begins_before_the_callers_of_the_last_one_are_woken() -> None:
+    events: list[str] = []
+
+    @batch(max_batch_size=2)
+    async def act(items: list[int]) -> list[int]:
+        events.append(f"begin {items}")
+        return items
+
+    async def call(item: int) -> None:
+        events.append(f"{await act(item)} is back")
+
+    await asyncio.gather(*map(call, range(5)))
+    assert events == [
+        *("begin [0, 1]", "begin [2, 3]", "0 is back", "1 is back"),  # what they call next could not be in it
+        *("2 is back", "3 is back", "begin [4]", "4 is back"),  # this one could grow
+    ]
+
+
+@on_loop
 async def test_plain_functions_run_off_the_event_loop_with_the_context_of_the_first_caller() -> None:
     request = contextvars.ContextVar("request", default="none")
     threads = []

@@ -10,6 +10,7 @@ A call has one item, and each stream of results is a call too.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Any
@@ -99,8 +100,11 @@ class Running:
         self.items: list[Item] = []
         #: How many of its callers still wait for results.
         self.callers = 0
-        self.seconds = 0.0
+        #: When its function was called, and how long that took.
+        self.began = self.seconds = 0.0
         self.has_failed = False
+        #: Whether the collector has heard of its end.
+        self.is_finished = False
         self._is_async = is_async
         self._task: asyncio.Task[None] | None = None
 
@@ -108,6 +112,10 @@ class Running:
         self.items, self.callers, self._task = items, len(items), asyncio.current_task()
         for item in items:
             item.running = self
+
+    def stop_clock(self) -> None:
+        """The function has returned; said again, it changes nothing."""
+        self.seconds = self.seconds or time.perf_counter() - self.began
 
     def caller_left(self) -> None:
         """A caller was cancelled. Without callers, the function need not go on."""

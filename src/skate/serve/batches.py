@@ -6,7 +6,8 @@
 Cheap:     a call costs one future, and a batch one task. Nothing polls: a batch begins when an item comes, when a batch
            ends, or when the timer of `batch_wait_timeout_s` rings.
 Late:      a batch takes its items in the first step of its task. Callers that were woken by the last batch, and call
-           again at once, are in the next one.
+           again at once, are in the next one. If that is full already, it begins before they are woken: waking 64
+           callers takes 2 ms, in which the function would do nothing.
 Context:   a batch runs with the context variables of its first caller.
 Bounded:   not here. The limit on the requests of a replica bounds how many items wait and how many streams there are.
 Pickled:   a class with such methods arrives with its settings. Queues belong to a process and stay there.
@@ -164,7 +165,7 @@ class Queue:
             return
         self._is_starting = False
         self._schedule()
-        began = time.perf_counter()
+        running.began = time.perf_counter()
         try:
             args, kwargs = self._function.lists([(item.args, item.kwargs) for item in running.items])
             if self._function.is_stream:
@@ -176,7 +177,7 @@ class Queue:
             if not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise
         finally:
-            running.seconds = time.perf_counter() - began
+            running.stop_clock()
 
     async def _answer(self, running: Running, args: list[Any], kwargs: dict[str, Any]) -> None:
         function = self._function.function
@@ -185,6 +186,10 @@ class Queue:
         else:
             results = await run_blocking(_call, function, args, kwargs)
         self._function.check(results, len(running.items))
+        if self.collector.is_full:  # else the callers that are woken may add to the next batch
+            running.stop_clock()
+            self._finished(running)
+            self._schedule()
         running.give(results)
 
     async def _stream(self, running: Running, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -198,11 +203,16 @@ class Queue:
                     break
         running.give_no_more()
 
+    def _finished(self, running: Running) -> None:
+        """Make room for the next batch; once, however often it is said."""
+        if running.items and not running.is_finished:
+            running.is_finished = True
+            self.collector.finished(len(running.items), None if running.has_failed else running.seconds)
+
     def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
+        self._finished(running)
         size = running.let_go()
-        if size:
-            self.collector.finished(size, None if running.has_failed else running.seconds)
-        else:
+        if not size:
             self._is_starting = False
         self._schedule()
         if size and on_batch is not None:

@@ -165,6 +165,11 @@ class Collector(Generic[T]):
         return self._running < self._options.max_running
 
     @property
+    def is_full(self) -> bool:
+        """Whether the next batch cannot grow any more."""
+        return len(self._waiting) >= self.limit.size
+
+    @property
     def oldest(self) -> T | None:
         return next(iter(self._waiting), None)
 
@@ -181,7 +186,7 @@ class Collector(Generic[T]):
         if not self._waiting or not self.has_room:
             return None
         arrived, _ = next(iter(self._waiting.values()))
-        return arrived if len(self._waiting) >= self.limit.size else arrived + self._options.wait_s
+        return arrived if self.is_full else arrived + self._options.wait_s
 
     def take(self) -> list[T]:
         """Begin a batch with the items that wait, up to the limit; an empty list if there is nothing to begin."""
