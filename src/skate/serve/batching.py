@@ -166,7 +166,7 @@ class Collector(Generic[T]):
 
     @property
     def is_full(self) -> bool:
-        """Whether the next batch cannot grow any more."""
+        """Whether as many items wait as the next batch may have."""
         return len(self._waiting) >= self.limit.size
 
     @property

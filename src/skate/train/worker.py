@@ -195,6 +195,6 @@ def _waits(frame: FrameType | None) -> bool:
     innermost = frame
     while frame is not None and any(part in frame.f_code.co_filename for part in COLLECTIVES):
         if frame.f_code.co_name == "<module>":
-            return False  # it is imported, and waits for nobody
+            return False  # a module is being imported there: it waits for no other rank
         frame = frame.f_back
     return frame is not innermost
