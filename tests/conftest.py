@@ -17,6 +17,9 @@ import skate
 from leaks import RUN_MARK, RUN_MARK_NAME, Footprint
 from shared_runtime import Sharing, left_after_shutdown, shut_down
 from skate.cluster_utils import Cluster
+from teardown_watch import pytest_runtest_teardown
+
+__all__ = ["pytest_runtest_teardown"]  # a hook, which pytest finds here
 
 if TYPE_CHECKING:
     from host_cluster import HostCluster
