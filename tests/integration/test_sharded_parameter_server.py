@@ -11,48 +11,56 @@ import pytest
 from programs import run_program
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sharded_parameter_server.py"
-pytestmark = pytest.mark.timeout(250)
 
-#: The losses of each round, with actors and with plain objects.
-IN_STEP_AND_ALONE = f"""
+#: The example itself, and the losses of its rounds in step: its own, and those of plain objects in one process.
+EXAMPLE_AND_ALONE = f"""
 import copy, json, sys
 sys.path.insert(0, {str(EXAMPLE.parent)!r})
-import skate
-from sharded_parameter_server import Shard, Worker, in_step, make_layers
+sys.argv = [{EXAMPLE.name!r}, "--width", "256", "--rounds", "40", "--batch", "32", "--shards", "2"]
+import sharded_parameter_server as example
 
-layers = make_layers(32, 5, 2)
-with skate.init(num_cpus=2):
-    shards = [skate.remote(Shard).remote(part, 0.02) for part in layers]
-    workers = [skate.remote(Worker).remote(number, layers, 32, 8) for number in range(2)]
-    found = in_step(shards, workers, 6)
-shards = [Shard(part, 0.02) for part in copy.deepcopy(layers)]
-workers = [Worker(number, copy.deepcopy(layers), 32, 8) for number in range(2)]
-expected = []
-for _ in range(6):
-    losses = []
-    for worker in workers:
-        losses.append([worker.forward(part, [w.clone() for w in shards[part].weights]) for part in range(2)][-1])
-    for part in (1, 0):
-        shards[part].update(*[worker.backward(part) for worker in workers])
-    expected.append(sum(losses) / 2)
-print(json.dumps([found, expected]))
+found = []
+in_step = example.in_step
+
+def noted(*arguments):
+    found.append(in_step(*arguments))
+    return found[-1]
+
+example.in_step = noted
+if __name__ == "__main__":
+    example.main()
+
+    layers = example.make_layers(256, 6, 2)
+    shards = [example.Shard(part, 0.05 / 2) for part in layers]
+    workers = [example.Worker(number, copy.deepcopy(layers), 256, 32) for number in range(2)]
+    expected = []
+    for rounds in (len(each) for each in found):
+        for shard in shards:
+            shard.start()
+        expected.append([])
+        for _ in range(rounds):
+            losses = []
+            for worker in workers:
+                parts = [worker.forward(part, [w.clone() for w in shards[part].weights]) for part in range(2)]
+                losses.append(parts[-1])
+            for part in (1, 0):
+                shards[part].update(*[worker.backward(part) for worker in workers])
+            expected[-1].append(sum(losses) / 2)
+    print(json.dumps([found, expected]))
 """
 
 
-def test_in_step_it_computes_what_one_process_does() -> None:
-    printed, _ = run_program(IN_STEP_AND_ALONE, timeout_s=110)
-    found, expected = json.loads(printed)
-    assert found == pytest.approx(expected, abs=1e-5)
-    assert len(set(found)) == 6
-
-
-def test_it_learns_both_ways() -> None:
-    arguments = [EXAMPLE.name, "--width", "256", "--rounds", "40", "--batch", "32", "--shards", "2"]
-    printed, _ = run_program(
-        f"import runpy, sys; sys.argv = {arguments}; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')",
-        timeout_s=110,
-    )
+@pytest.mark.timeout(250)
+def test_it_learns_both_ways_and_in_step_as_one_process_does(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(EXAMPLE_AND_ALONE)
+    printed, _ = run_program(program, timeout_s=110)
     line = re.compile(r"^(.+?) +loss ([\d.]+) → ([\d.]+), (\d+) samples/s$", re.M)
-    found = {label: (float(first), float(last), int(rate)) for label, first, last, rate in line.findall(printed)}
-    assert list(found) == ["in step", "out of step"], printed
-    assert all(last < 0.8 * first and rate > 0 for first, last, rate in found.values()), printed
+    rows = {label: (float(first), float(last), int(rate)) for label, first, last, rate in line.findall(printed)}
+    assert list(rows) == ["in step", "out of step"], printed
+    assert all(last < 0.8 * first and rate > 0 for first, last, rate in rows.values()), printed
+    found, expected = json.loads(printed.splitlines()[-1])
+    assert [len(losses) for losses in found] == [2, 40]
+    for losses, alone in zip(found, expected, strict=True):
+        assert losses == pytest.approx(alone, abs=1e-5)
+        assert len(set(losses)) == len(losses)

@@ -37,7 +37,7 @@ def test_parts_are_no_checkpoint_until_they_are_committed(tmp_path: Path, enter:
     assert checkpoints.latest(tmp_path) is None
     enter(rank=0, size=2)
     session.report({}, checkpoint={"epoch": 3}, step=3)
-    assert checkpoints.commit(tmp_path, 3, 2, keep=None).load()["state"] == {"epoch": 3}
+    assert checkpoints.commit(tmp_path, 3, 2).load()["state"] == {"epoch": 3}
     latest = checkpoints.latest(tmp_path)
     assert latest is not None
     assert (latest.step, latest.workers) == (3, 2)
@@ -63,7 +63,8 @@ def test_the_last_ones_are_kept_in_the_order_of_their_steps(tmp_path: Path, ente
     enter()
     for step in (8, 9, 10):
         session.report({}, checkpoint={}, step=step)
-        checkpoints.commit(tmp_path, step, 1, keep=2)
+        checkpoints.commit(tmp_path, step, 1)
+        checkpoints.remove_all_but(tmp_path, 2)
     assert [path.name for path in checkpoints.committed_in(tmp_path)] == ["checkpoint-9", "checkpoint-10"]
 
 
@@ -82,7 +83,7 @@ def train(enter: Any, folder: Path, epochs: int, stop: int) -> dict[str, Any]:
             (model(batch).mean() * random.random() * np.random.rand()).backward()
             optimizer.step()
         session.report({}, checkpoint={"model": model, "optimizer": optimizer}, step=epoch)
-        checkpoints.commit(folder, epoch, 1, keep=None)
+        checkpoints.commit(folder, epoch, 1)
     weights: dict[str, Any] = model.state_dict()
     return weights
 
@@ -177,7 +178,7 @@ def test_a_rank_that_was_not_there_before_draws_other_numbers_than_rank_0_and_al
 ) -> None:
     enter()
     session.report({}, checkpoint={}, step=0)
-    checkpoints.commit(tmp_path, 0, 1, keep=None)
+    checkpoints.commit(tmp_path, 0, 1)
     drawn = []
     for rank in (0, 1, 1, 2):
         enter(rank, 3)
@@ -192,7 +193,7 @@ def test_a_part_that_is_missing_is_no_checkpoint_and_the_error_says_where_it_may
     enter(0, 2)
     session.report({}, checkpoint={}, step=0)
     with pytest.raises(FileNotFoundError, match=r"rank 1 wrote .*\n.*next: .*path="):
-        checkpoints.commit(tmp_path, 0, 2, keep=None)
+        checkpoints.commit(tmp_path, 0, 2)
     assert checkpoints.latest(tmp_path) is None
 
 
@@ -200,7 +201,7 @@ def test_what_a_kill_left_half_written_or_half_removed_is_no_checkpoint_and_goes
     enter()
     for step in (1, 2):
         session.report({}, checkpoint={"step": step}, step=step)
-        checkpoints.commit(tmp_path, step, 1, keep=None)
+        checkpoints.commit(tmp_path, step, 1)
     (tmp_path / "checkpoint-1").rename(tmp_path / ".old-checkpoint-1")
     (tmp_path / ".parts-3").mkdir()
     assert [path.name for path in checkpoints.committed_in(tmp_path)] == ["checkpoint-2"]
@@ -218,7 +219,7 @@ def test_a_checkpoint_of_a_program_without_torch_is_read_without_it(tmp_path: Pa
             session.enter(session.Context(0, 1, 0, 1, 0, path, 0, restored, print))
             if session.restore() == 0:
                 session.report({{}}, checkpoint={{"weights": [1.5]}}, step=4)
-                checkpoint.commit(path, 4, 1, keep=1)
+                checkpoint.commit(path, 4, 1)
         print(restored.load()["state"], 'torch' in sys.modules)
     """
     said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -231,7 +232,7 @@ def test_sharded_parts_go_back_to_the_ranks_that_wrote_them_and_to_no_other_numb
     for rank in range(2):
         enter(rank, 2)
         session.report({}, checkpoint={"weights": torch.nn.Linear(rank + 1, 1)}, sharded=True, step=0)
-    checkpoints.commit(tmp_path, 0, 2, keep=None)
+    checkpoints.commit(tmp_path, 0, 2)
     for rank in range(2):
         enter(rank, 2)
         assert session.restore(weights=torch.nn.Linear(rank + 1, 1)) == 1
@@ -248,7 +249,7 @@ def test_outside_of_a_worker_a_report_says_where_it_belongs() -> None:
 def test_a_name_that_is_not_in_the_checkpoint_is_an_error_that_names_those_that_are(tmp_path: Path, enter: Any) -> None:
     enter()
     session.report({}, checkpoint={"model": torch.nn.Linear(1, 1)}, step=0)
-    checkpoints.commit(tmp_path, 0, 1, keep=None)
+    checkpoints.commit(tmp_path, 0, 1)
     enter()
     with pytest.raises(KeyError, match=r"no 'optimizer'.*'model'"):
         session.restore(optimizer=torch.optim.SGD([torch.zeros(1)], 0.1))
@@ -273,8 +274,8 @@ def test_a_checkpoint_of_files_has_those_of_every_rank(tmp_path: Path, enter: An
         session.report({"loss": 1.0}, checkpoints.Checkpoint.from_directory(own))
         assert sent == [(0, {"loss": 1.0}, supervise.Given.FOLDER)]
     with pytest.raises(FileNotFoundError, match="rank 2 wrote to a folder"):  # maybe on another machine's disk
-        checkpoints.commit(tmp_path, 0, 3, keep=None, files_of={0, 2})
-    made = checkpoints.commit(tmp_path, 0, 2, keep=None, files_of={0, 1})
+        checkpoints.commit(tmp_path, 0, 3, files_of={0, 2})
+    made = checkpoints.commit(tmp_path, 0, 2, files_of={0, 1})
     assert sorted(path.name for path in made.path.rglob("*") if path.is_file()) == ["0.bin", "1.bin", "checkpoint.json"]
     with pytest.raises(ValueError, match="which every checkpoint gets"):
         session.report({}, made)
@@ -289,13 +290,14 @@ def test_folders_of_the_program_are_no_checkpoints_and_stay(tmp_path: Path, ente
     enter()
     for step in (2, 3):
         session.report({}, checkpoint={}, step=step)
-        checkpoints.commit(tmp_path, step, 1, keep=1)
+        checkpoints.commit(tmp_path, step, 1)
+        checkpoints.remove_all_but(tmp_path, 1)
     assert [path.name for path in checkpoints.committed_in(tmp_path)] == ["checkpoint-3"]
     assert (own / "model.bin").exists()
     (tmp_path / "checkpoint-4").mkdir()
     session.report({}, checkpoint={}, step=4)
     with pytest.raises(FileExistsError, match=r"a folder checkpoint-4 .*\n.*next: "):
-        checkpoints.commit(tmp_path, 4, 1, keep=1)
+        checkpoints.commit(tmp_path, 4, 1)
 
 
 def test_a_rank_reports_one_checkpoint_a_step(tmp_path: Path, enter: Any) -> None:
@@ -317,7 +319,7 @@ def test_values_that_look_like_an_archive_are_read_as_they_were_written(tmp_path
             opened.writestr("w", b"1")
         session.enter(session.Context(0, 1, 0, 1, 0, path, 0, None, print))
         session.report({{}}, checkpoint={{"weights": archive.getvalue()}})
-        saved = checkpoint.commit(path, 0, 1, keep=1)
+        saved = checkpoint.commit(path, 0, 1)
         print(saved.load()["state"]["weights"] == archive.getvalue(), "torch" in sys.modules)
     """
     said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -82,6 +82,7 @@ def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
         "failures": 0,
         "resources": None,
         "keep": 2,
+        "best": None,
         "stall_after": None,
         "reduce": None,
         "callbacks": (),
@@ -104,7 +105,9 @@ def generator() -> Iterator[int]:
 @pytest.mark.parametrize("fit", [coroutine, generator])
 def test_a_function_whose_call_would_run_none_of_it_is_refused(fit: Any) -> None:
     with pytest.raises(TypeError, match="runs none of it"):
-        checked_options(fit, workers=1, failures=0, resources=None, keep=1, stall_after=None, reduce=None, callbacks=())
+        checked_options(
+            fit, workers=1, failures=0, resources=None, keep=1, best=None, stall_after=None, reduce=None, callbacks=()
+        )
 
 
 def test_the_config_is_given_to_a_function_that_takes_one() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from skate import train
 from skate.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from skate.train.checkpoint import committed_in, remove_all_but
 from skate.train.driver import Result
-from skate.train.trainer import TorchTrainer, TrainerResult, _KeepBest
+from skate.train.trainer import TorchConfig, TorchTrainer
 
 
 @pytest.mark.parametrize(
@@ -23,11 +24,14 @@ from skate.train.trainer import TorchTrainer, TrainerResult, _KeepBest
         (RunConfig, {"storage_filesystem": object()}),
         (FailureConfig, {"fail_fast": True}),
         (CheckpointConfig, {"checkpoint_frequency": 2}),
+        (CheckpointConfig, {"num_to_keep": 0}),
+        (CheckpointConfig, {"checkpoint_score_order": "best"}),
+        (TorchConfig, {"init_method": "tcp"}),
     ],
 )
 def test_an_option_that_cannot_be_kept_is_named(kind: Any, option: dict[str, Any]) -> None:
     (name,) = option
-    with pytest.raises(ValueError, match=rf"{kind.__name__}\({name}="):
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\(.*{name}="):
         kind(**option)
 
 
@@ -46,7 +50,7 @@ def test_a_function_gets_its_config_if_it_can_take_one() -> None:
     def with_default(config: Any = None) -> None: ...
 
     for function, arguments in ((with_default, ({"lr": 1},)), (lambda config: None, ({"lr": 1},)), (lambda: None, ())):
-        assert TorchTrainer(function, train_loop_config={"lr": 1})._loop.arguments == arguments
+        assert TorchTrainer(function, train_loop_config={"lr": 1})._takes_config == bool(arguments)
 
 
 def test_resources_of_a_worker() -> None:
@@ -73,21 +77,21 @@ def make_result(folder: Path, losses: list[float]) -> Result:
     for step, loss in enumerate(losses):
         (folder / f"checkpoint-{step}").mkdir()
         (folder / f"checkpoint-{step}" / "checkpoint.json").write_text(f'{{"step": {step}, "workers": 1}}')
-        history += [{"step": step, "rank": rank, "metrics": {"loss": loss + rank}} for rank in (1, 0)]
+        history += [{"step": step, "rank": rank, "reported": {"loss": loss + rank}} for rank in (1, 0)]
     return Result(folder, history=history)
 
 
 @pytest.mark.parametrize(("order", "kept"), [("min", {1, 3, 4}), ("max", {0, 2, 4})])
 def test_the_best_checkpoints_stay_and_the_last(tmp_path: Path, order: str, kept: set[int]) -> None:
     result = make_result(tmp_path, [5.0, 1.0, 4.0, 2.0, 3.0])
-    _KeepBest(CheckpointConfig(2, "loss", order))(result, result.history[-1])
-    assert {int(path.name[11:]) for path in tmp_path.glob("checkpoint-*")} == kept
+    best = CheckpointConfig(2, "loss", order).best
+    assert best == ("loss", order)
+    remove_all_but(tmp_path, 2, lambda checkpoint: result.score(checkpoint, best))
+    assert {int(path.name[11:]) for path in committed_in(tmp_path)} == kept
 
 
 def test_a_result_has_what_ray_has(tmp_path: Path) -> None:
-    made = make_result(tmp_path, [5.0, 1.0, 4.0])
-    result = TrainerResult(made.path, {"loss": 4.0}, made.history)
-    assert isinstance(result, train.Result)
+    result = make_result(tmp_path, [5.0, 1.0, 4.0])
     assert [metrics for _, metrics in result.best_checkpoints] == [{"loss": 5.0}, {"loss": 1.0}, {"loss": 4.0}]
     best = result.get_best_checkpoint("loss", "min")
     assert best is not None
@@ -129,11 +133,17 @@ class Batch(NamedTuple):
 
 def test_batches_are_moved_whole_to_a_device() -> None:
     torch = pytest.importorskip("torch")
-    from skate.train.ray_torch import _OnDevice
+    from skate.train.given_loader import OnDevice
 
     there = torch.device("meta")  # where tensors have a shape and no values: no GPU is needed
     given = {"batch": Batch(torch.ones(2), [torch.ones(3), "name"]), "pair": (torch.ones(1), 7)}
-    (moved,) = _OnDevice([given], there, may_overlap=False)
+    (moved,) = OnDevice([given], there, may_overlap=False)
     assert isinstance(moved["batch"], Batch)
     assert [each.device for each in (moved["batch"].x, moved["batch"].labels[0], moved["pair"][0])] == [there] * 3
     assert (moved["batch"].labels[1], moved["pair"][1]) == ("name", 7)
+
+
+def test_a_communication_that_is_not_known_is_named() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match='may be "torch" or "skate"'):
+        train.torch.prepare(torch.nn.Linear(1, 1), communication="mpi")

@@ -20,6 +20,8 @@ class Options:
     failures: int | None
     resources: dict[str, float]
     keep: int | None
+    #: A metric, and whether the largest or the smallest value of it is the best.
+    best: tuple[str, str] | None
     stall_after: float | None
     reduce: Mapping[str, str] | str | None
     callbacks: tuple[Callable[..., Any], ...]
@@ -32,6 +34,7 @@ def checked_options(
     failures: Any,
     resources: Any,
     keep: Any,
+    best: Any,
     stall_after: Any,
     reduce: Any,
     callbacks: Sequence[Any],
@@ -60,10 +63,21 @@ def checked_options(
         failures=failures,
         resources=_checked_resources(resources),
         keep=keep,
+        best=_checked_best(best),
         stall_after=stall_after,
         reduce=checked_reduce(reduce),
         callbacks=tuple(callbacks),
     )
+
+
+def _checked_best(best: Any) -> tuple[str, str] | None:
+    if best is None:
+        return None
+    if not (isinstance(best, tuple) and len(best) == 2 and isinstance(best[0], str) and best[1] in ("max", "min")):
+        raise ValueError(
+            f"train.run(best={best!r}): it may be the name of a metric with 'max' or 'min', like ('loss', 'min')."
+        )
+    return best
 
 
 def _checked_resources(resources: Any) -> dict[str, float]:
@@ -87,7 +101,7 @@ def takes_config(fit: Callable[..., Any], config: Any) -> bool:
         signature = inspect.signature(fit)
     except ValueError:  # a builtin has none
         return config is not None
-    needs_none, takes_one = _can_bind(signature), _can_bind(signature, config)
+    needs_none, takes_one = can_bind(signature), can_bind(signature, config)
     if takes_one and (config is not None or not needs_none):
         return True
     if needs_none and config is None:
@@ -100,7 +114,8 @@ def takes_config(fit: Callable[..., Any], config: Any) -> bool:
     )
 
 
-def _can_bind(signature: inspect.Signature, *arguments: Any) -> bool:
+def can_bind(signature: inspect.Signature, *arguments: Any) -> bool:
+    """Whether a function of that signature can be called with these arguments."""
     try:
         signature.bind(*arguments)
     except TypeError:

@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,8 @@ def _mark_of(parts: Path, rank: int) -> Path:
     return parts / f".rank-{rank}-gave-files"
 
 
-def commit(folder: Path, step: int, workers: int, keep: int | None, files_of: Collection[int] = ()) -> Checkpoint:
-    """Give the parts of all ranks the name of a checkpoint, and remove the oldest ones.
+def commit(folder: Path, step: int, workers: int, files_of: Collection[int] = ()) -> Checkpoint:
+    """Give the parts of all ranks the name of a checkpoint.
 
     files_of: the ranks that gave files of the program; then there is no part of each rank.
     """
@@ -153,10 +153,17 @@ def commit(folder: Path, step: int, workers: int, keep: int | None, files_of: Co
     remove(committed)
     os.replace(parts, committed)
     sync(folder)
-    if keep is not None:
-        for old in committed_in(folder)[:-keep]:
-            remove(old)
     return Checkpoint(committed)
+
+
+def remove_all_but(
+    folder: Path, keep: int, score: Callable[[Checkpoint], float] = lambda checkpoint: checkpoint.step
+) -> None:
+    """Remove the checkpoints with the lowest scores. The last one stays whatever it has: a restart goes on from it."""
+    *older, last = map(Checkpoint, committed_in(folder))
+    for each in sorted([*older, last], key=score)[:-keep]:
+        if each is not last:
+            remove(each.path)
 
 
 def _ranks(ranks: list[int]) -> str:

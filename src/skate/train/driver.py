@@ -45,6 +45,7 @@ def run(
     path: str | os.PathLike[str] | None = None,
     resources_per_worker: Mapping[str, float] | None = None,
     keep: int | None = 2,
+    best: tuple[str, str] | None = None,
     stall_after: float | None = None,
     reduce: str | Mapping[str, str] | None = None,
     callbacks: Sequence[Callable[[Result, Row], Any]] = (),
@@ -62,7 +63,9 @@ def run(
     died or stalled. When no failure is left, the first cause is raised. None: without end.
     path: the folder of the run; one that has a checkpoint goes on from it. Workers on several machines need a folder
     that all of them see. Without it, a new folder below `runs`.
-    resources_per_worker: {"CPU": 1} if it is not given. keep: how many checkpoints stay; None: all.
+    resources_per_worker: {"CPU": 1} if it is not given.
+    keep: how many checkpoints stay; None: all. best: which ones, ("accuracy", "max") or ("loss", "min"), by what rank 0
+    reports beside each; the last one stays too. None: the last ones.
     stall_after: after so many seconds without a report the ranks that hold up the others are found, and it counts as
     their failure. It has to be longer than the longest time between two reports of a rank. None: never.
     reduce: how the metrics of all ranks become one row per step: "mean", "sum", "min", "max", or a dict of these by
@@ -76,6 +79,7 @@ def run(
         failures=failures,
         resources=resources_per_worker,
         keep=keep,
+        best=best,
         stall_after=stall_after,
         reduce=reduce,
         callbacks=callbacks,
@@ -247,9 +251,9 @@ class _Training:
         for command in self._supervisor.handle(event, time.monotonic()):
             if isinstance(command, supervise.Commit):
                 workers = result.attempts[-1].workers
-                result.checkpoint = checkpoints.commit(
-                    result.path, command.step, workers, options.keep, command.files_of
-                )
+                result.checkpoint = checkpoints.commit(result.path, command.step, workers, command.files_of)
+                if options.keep is not None:
+                    checkpoints.remove_all_but(result.path, options.keep, self._score)
                 if workers < options.most and not command.is_sharded:
                     self._handle(supervise.HasRoom(self._group.could_grow_to(options.most)))
             elif isinstance(command, supervise.Look):
@@ -258,6 +262,10 @@ class _Training:
                 self._handle(supervise.Looked(looks))
             else:
                 self._end = command
+
+    def _score(self, checkpoint: checkpoints.Checkpoint) -> float:
+        best = self._options.best
+        return checkpoint.step if best is None else self._result.score(checkpoint, best)
 
 
 def _is_driver() -> bool:

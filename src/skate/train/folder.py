@@ -93,6 +93,13 @@ def _with_plain_keys(value: Any) -> Any:
     return [_with_plain_keys(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
+#: Names that metrics may not have, because a row of the history has them already. A row of a training whose metrics may
+#: have any name has them under the last of these.
+RESERVED = frozenset({"step", "rank", "workers", "reported"})
+
+
 def metrics_of(row: Row) -> dict[str, Any]:
     """What was reported, without what a row of the history has beside it."""
-    return {name: value for name, value in row.items() if name not in ("step", "rank", "workers")}
+    if "reported" in row:
+        return dict(row["reported"])
+    return {name: value for name, value in row.items() if name not in RESERVED}

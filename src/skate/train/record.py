@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from skate.train.arguments import Options
-from skate.train.checkpoint import Checkpoint
+from skate.train.checkpoint import Checkpoint, committed_in
 from skate.train.folder import History, Row, metrics_of
 from skate.train.progress import Line
 from skate.train.reduce import Reducer
@@ -47,6 +48,35 @@ class Result:
     attempts: list[Attempt] = field(default_factory=list)
     #: What the run was started with.
     about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """The checkpoints that were kept, oldest first, with what rank 0 reported beside each."""
+        kept = [Checkpoint(path) for path in committed_in(self.path)]
+        return [(each, self.metrics_at(each.step)) for each in kept]
+
+    @property
+    def metrics_dataframe(self) -> Any:
+        """What rank 0 reported beside each checkpoint that was kept: a row each, in a DataFrame of pandas."""
+        import pandas as pd
+
+        return pd.DataFrame([metrics for _, metrics in self.best_checkpoints])
+
+    def get_best_checkpoint(self, metric: str, mode: str = "max") -> Checkpoint | None:
+        """The checkpoint with the largest ("max") or smallest ("min") value of a metric; None if none has it."""
+        scored = [(metrics[metric], each) for each, metrics in self.best_checkpoints if metric in metrics]
+        return {"max": max, "min": min}[mode](scored, key=lambda pair: pair[0], default=(None, None))[1]
+
+    def metrics_at(self, step: int) -> dict[str, Any]:
+        """What rank 0 reported at a step, or what the ranks reported together."""
+        rows = (row for row in reversed(self.history) if row["step"] == step and _is_summary(row))
+        return next(map(metrics_of, rows), {})
+
+    def score(self, checkpoint: Checkpoint, best: tuple[str, str]) -> float:
+        """How good a checkpoint is: larger is better. Without a value of the metric it is the worst."""
+        metric, mode = best
+        value = self.metrics_at(checkpoint.step).get(metric)
+        return -math.inf if value is None or value != value else float(value) * (-1.0 if mode == "min" else 1.0)
 
 
 class Recorder:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skate.train import checkpoint as checkpoints
+from skate.train.folder import RESERVED
 from skate.train.supervise import Given
 
 
@@ -91,7 +92,7 @@ def report(
             f"report(checkpoint={checkpoint!r}): it may be what to save by name, like {{'model': model}}.\n"
             "  next: for a folder of files of your own, give Checkpoint.from_directory(folder)."
         )
-    if (taken := {"rank", "step", "workers"} & metrics.keys()) and not here.metrics_have_any_name:
+    if (taken := RESERVED & metrics.keys()) and not here.metrics_have_any_name:
         raise ValueError(
             f"report(): a metric may not be called {min(taken)!r}, because rows of the history have that already.\n"
             "  next: give it another name; the number of a step is step=."
@@ -122,7 +123,7 @@ def report(
     if checkpoint is not None:
         here.saved_step = number
     plain = {name: _plain(value) for name, value in metrics.items()}
-    here.send((number, {"metrics": plain} if here.metrics_have_any_name else plain, given))
+    here.send((number, {"reported": plain} if here.metrics_have_any_name else plain, given))
 
 
 def restore(**things: Any) -> int:

@@ -8,17 +8,19 @@ Programs that join by themselves (Lightning, Accelerate, Hugging Face's Trainer)
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed
 
 from skate.train.loader import Loader, loader
 from skate.train.session import context
 
-__all__ = ["Loader", "backend_for", "device", "devices", "join", "loader", "prepare"]
+__all__ = ["Loader", "backend_for", "device", "devices", "enable_reproducibility", "join", "loader", "prepare"]
 
 
 def backend_for(gpus: int, nccl_available: bool) -> str:
@@ -37,7 +39,8 @@ def devices() -> list[Any]:
     Every worker sees the GPUs of all workers of its machine. Its first one has the number LOCAL_RANK, as with torchrun,
     and the next ones follow in steps of LOCAL_WORLD_SIZE.
     """
-    numbers = context().devices if torch.cuda.is_available() else ()
+    here = context()
+    numbers = here.devices if torch.cuda.is_available() else ()
     return [torch.device("cuda", number) for number in numbers] or [torch.device("cpu")]
 
 
@@ -49,6 +52,15 @@ def join(backend: str | None = None, timeout_s: float | None = None) -> None:
         backend = backend or backend_for(gpus, torch.distributed.is_nccl_available())
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         torch.distributed.init_process_group(backend, timeout=timeout, rank=here.rank, world_size=here.world_size)
+
+
+def enable_reproducibility(seed: int = 0) -> None:
+    """Seed the random generators of torch, numpy and Python, and have torch choose deterministic algorithms."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
 
 
 def prepare(

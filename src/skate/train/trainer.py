@@ -9,8 +9,8 @@ Programs that were written for Ray find them as `ray.train` and `ray.train.torch
 
 from __future__ import annotations
 
+import functools
 import inspect
-import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from skate.exceptions import SkateError
-from skate.train import checkpoint as checkpoints
 from skate.train import session
+from skate.train.arguments import can_bind
+from skate.train.checkpoint import Checkpoint
 from skate.train.driver import run
-from skate.train.record import Result, Row
+from skate.train.record import Result
 
 
 class _Config:
@@ -71,10 +72,10 @@ class CheckpointConfig(_Config):
     checkpoint_score_order: str = "max"
 
     def __post_init__(self) -> None:
-        if self.num_to_keep is not None and self.num_to_keep < 1:
-            raise ValueError(f"CheckpointConfig(num_to_keep={self.num_to_keep}): it may be 1 or more, or None for all.")
-        if (order := self.checkpoint_score_order) not in ("max", "min"):
-            raise ValueError(f"CheckpointConfig(checkpoint_score_order={order!r}): it may be 'max' or 'min'.")
+        metric, order = self.checkpoint_score_attribute, self.checkpoint_score_order
+        self.best = None if metric is None else (metric, order)
+        if (self.num_to_keep is not None and self.num_to_keep < 1) or order not in ("max", "min"):
+            raise ValueError(f"{self}: num_to_keep may be 1 or more, or None for all; the order 'max' or 'min'.")
 
 
 @dataclass
@@ -93,9 +94,8 @@ class RunConfig(_Config):
                 f"RunConfig(storage_path={self.storage_path!r}): it may be a folder, not an address.\n"
                 "  next: mount the storage, and give the folder that all machines see."
             )
-        if self.name is None and self.storage_path is None:
-            return None
-        return Path(self.storage_path or "runs", self.name or f"TorchTrainer-{uuid.uuid4().hex[:8]}").expanduser()
+        name = self.name or (self.storage_path and f"TorchTrainer-{uuid.uuid4().hex[:8]}")
+        return Path(self.storage_path or "runs", name).expanduser() if name else None
 
 
 @dataclass
@@ -103,7 +103,6 @@ class TorchConfig(_Config):
     """How the process group of torch is made."""
 
     backend: str | None = None
-    init_method: str = "env"
     timeout_s: int = 1800
 
 
@@ -119,28 +118,6 @@ class WorkerGroupError(TrainingFailedError):
         self.worker_failures = dict(worker_failures)
 
 
-class TrainerResult(Result):
-    """What a training has come to, with the attributes that Ray's Result has."""
-
-    @property
-    def best_checkpoints(self) -> list[tuple[checkpoints.Checkpoint, dict[str, Any]]]:
-        """The checkpoints that were kept, with what rank 0 reported beside each."""
-        kept = [checkpoints.Checkpoint(path) for path in checkpoints.committed_in(Path(self.path))]
-        return [(each, _metrics_at(self, each.step)) for each in kept]
-
-    def get_best_checkpoint(self, metric: str, mode: str) -> checkpoints.Checkpoint | None:
-        """The checkpoint with the largest ("max") or smallest ("min") value of a metric."""
-        scored = [(metrics[metric], each) for each, metrics in self.best_checkpoints if metric in metrics]
-        return {"max": max, "min": min}[mode](scored, key=lambda pair: pair[0], default=(None, None))[1]
-
-    @property
-    def metrics_dataframe(self) -> Any:
-        """What rank 0 reported beside each checkpoint that was kept, a row each."""
-        import pandas as pd
-
-        return pd.DataFrame([metrics for _, metrics in self.best_checkpoints])
-
-
 @dataclass
 class TorchTrainer(_Config):
     """`fit()` runs a function on several workers, which have joined the process group of torch."""
@@ -153,97 +130,46 @@ class TorchTrainer(_Config):
     run_config: RunConfig | None = None
 
     def __post_init__(self) -> None:
-        function = self.train_loop_per_worker
-        parameters = inspect.signature(function).parameters.values()
-        takes = [each for each in parameters if each.default is each.empty and not str(each).startswith("*")]
-        if len(takes) > 1:
-            raise ValueError(
-                f"TorchTrainer({function!r}): it may be a function of one argument, its config, or of none."
-            )
-        arguments = (dict(self.train_loop_config or {}),) if _takes_one(function) else ()
-        self._loop = _Loop(function, arguments, self.torch_config or TorchConfig())
+        signature = inspect.signature(self.train_loop_per_worker)
+        self._takes_config = can_bind(signature, {})
+        if not (self._takes_config or can_bind(signature)):
+            raise ValueError(f"TorchTrainer(function{signature}): it may take one argument, its config, or none.")
 
-    def fit(self) -> TrainerResult:
+    def fit(self) -> Result:
         """Train. Raises TrainingFailedError when no failure is left."""
         where, scaling = self.run_config or RunConfig(), self.scaling_config or ScalingConfig()
         keep = where.checkpoint_config or CheckpointConfig()
-        failures = (where.failure_config or FailureConfig()).max_failures
-        has_score = keep.checkpoint_score_attribute is not None
+        most = (where.failure_config or FailureConfig()).max_failures
         try:
-            result = run(
-                self._loop,
+            return run(
+                _joined(self.train_loop_per_worker, self.torch_config or TorchConfig()),
+                dict(self.train_loop_config or {}) if self._takes_config else None,
                 workers=scaling.num_workers,
-                failures=None if failures == -1 else failures,
+                failures=None if most == -1 else most,
                 path=where.folder(),
                 resources_per_worker=scaling.resources(),
-                keep=None if has_score else keep.num_to_keep,
-                callbacks=[_KeepBest(keep)] if has_score else [],
+                keep=keep.num_to_keep,
+                best=keep.best,
             )
         except SkateError as error:
-            raise WorkerGroupError(
-                f"the training failed: {error}", {getattr(error, "rank", None) or 0: error}
-            ) from error
-        metrics = result.metrics.get("metrics", {})
-        return TrainerResult(result.path, metrics, result.history, result.checkpoint, result.error, result.attempts)
+            raise WorkerGroupError(f"the training failed: {error}", {getattr(error, "rank", 0) or 0: error}) from error
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether it can be called with one argument, which may have a default."""
-    try:
-        inspect.signature(function).bind({})
-    except TypeError:
-        return False
-    return True
-
-
-@dataclass
-class _Loop:
+def _joined(function: Callable[..., Any], config: TorchConfig) -> Callable[..., Any]:
     """What every worker runs: it joins the process group before the function is called."""
 
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    config: TorchConfig
-
-    def __post_init__(self) -> None:
-        self.__name__ = getattr(self.function, "__name__", "fit")
-
-    def __call__(self) -> None:
-        here = session.context()
-        here.metrics_have_any_name = True
+    @functools.wraps(function)
+    def loop(*arguments: Any) -> None:
         from skate.train import torch
 
-        torch.join(self.config.backend, self.config.timeout_s)
-        self.function(*self.arguments)
+        session.context().metrics_have_any_name = True
+        torch.join(config.backend, config.timeout_s)
+        function(*arguments)
+
+    return loop
 
 
-@dataclass
-class _KeepBest:
-    """Removes the checkpoints with the lowest scores, as they come."""
-
-    config: CheckpointConfig
-
-    def __call__(self, result: Result, row: Row) -> None:
-        config, found = self.config, checkpoints.committed_in(Path(result.path))
-        if config.num_to_keep is None or len(found) <= config.num_to_keep:
-            return
-        sign = -1.0 if config.checkpoint_score_order == "min" else 1.0
-
-        def score(path: Path) -> float:
-            value = _metrics_at(result, checkpoints.Checkpoint(path).step).get(str(config.checkpoint_score_attribute))
-            return -math.inf if value is None else sign * float(value)
-
-        for path in sorted(found, key=score)[: -config.num_to_keep]:
-            if path != found[-1]:  # a restart goes on from the last one
-                checkpoints.remove(path)
-
-
-def _metrics_at(result: Result, step: int) -> dict[str, Any]:
-    """What rank 0 reported at a step."""
-    rows = (row["metrics"] for row in reversed(result.history) if (row["step"], row["rank"]) == (step, 0))
-    return next(rows, {})
-
-
-def get_checkpoint() -> checkpoints.Checkpoint | None:
+def get_checkpoint() -> Checkpoint | None:
     """The checkpoint that this attempt goes on from, if there is one."""
     return session.context().checkpoint
 
