@@ -202,7 +202,7 @@ def test_a_full_door_that_opens_after_a_while_is_entered() -> None:
     name = door.sock.getsockname()[1:].decode()
     with full_doors(3) as names, socket.socket(socket.AF_UNIX) as first:
         first.connect(f"\0{name}")
-        opened = lobby.doors_that_open([*names, name])
+        opened = lobby.doors_that_open([*names, name], patience_s=20.0)
         timer = threading.Timer(0.05, door.on_readable, [0])
         timer.start()
         next(opened).close()
