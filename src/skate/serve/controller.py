@@ -101,6 +101,8 @@ class Controller:
         self._aim(app)
         self._changed.set()
         await app.settled.wait()
+        if prefix is not None:
+            await self._crew.tell_routes()  # who asks for the new application now may ask a replica of another one
         return app.outcome or ""
 
     async def delete(self, name: str) -> bool:

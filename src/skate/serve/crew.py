@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 import skate
-from skate.exceptions import ActorDiedError, ActorError, ActorUnavailableError, TaskError
+from skate.exceptions import ActorDiedError, ActorError, ActorUnavailableError, SkateError, TaskError
 from skate.serve import blobs, configs, ledger
 from skate.serve.metrics import Snapshot
 from skate.serve.placement import NoNode, has_group, place, remove_group
@@ -140,6 +140,16 @@ class Crew:
         actor = self._actors.get(key)
         if actor is not None:
             skate.kill(actor)
+
+    async def tell_routes(self) -> None:
+        """Have the replicas that answer HTTP know the routes as they are now. A slow one is left alone."""
+        telling = [
+            asyncio.ensure_future(_tell_routes(self._actors[key]))
+            for key, record in self._records.items()
+            if record.has_socket and record.state == "RUNNING" and key in self._actors
+        ]
+        if telling:
+            await asyncio.wait(telling, timeout=ANSWERS_WITHIN_S)
 
     def forget_blobs(self, needed: set[str]) -> None:
         """Keep in the object store only what is needed."""
@@ -329,6 +339,11 @@ class Crew:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _tell_routes(actor: Any) -> None:
+    with contextlib.suppress(SkateError):  # it may be ending
+        await actor.learn_routes.remote()
 
 
 async def _awaited(ref: Any) -> Any:

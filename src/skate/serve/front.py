@@ -110,6 +110,10 @@ class Front:
         if listening is not None:
             self._server.listen(listening)
 
+    def learn_routes(self) -> None:
+        """Read the routes as they are now: what was published may not have come yet. Not on the event loop."""
+        directory().read_all()
+
     async def drain(self, timeout_s: float, silent_s: float | None = None) -> None:
         """Leave new connections to others, answer what is there, and let clients go.
 

@@ -210,6 +210,12 @@ class Replica:
             self._spec = spec
 
     @skate.method(concurrency_group="control")
+    async def learn_routes(self) -> None:
+        """Know the routes as they are now."""
+        if self._front is not None:
+            await asyncio.to_thread(self._front.learn_routes)
+
+    @skate.method(concurrency_group="control")
     async def stay(self) -> None:
         """Return when the replica ends; the error of this call says how it ended."""
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ended.wait(), self._loop))
