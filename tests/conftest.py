@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ import netns
 import skate
 from leaks import RUN_MARK, RUN_MARK_NAME, Footprint
 from shared_runtime import Sharing, left_after_shutdown, shut_down
+from skate._wire.guard import DEFECTS_VARIABLE
 from skate.cluster_utils import Cluster
 from teardown_watch import pytest_runtest_teardown
 
@@ -30,8 +32,13 @@ WITHOUT_LEAK_CHECK = {"unit", "typing"}
 _call_failed = pytest.StashKey[bool]()
 
 
+#: What processes of this run note of mistakes of their own that they have survived.
+_defects = Path(tempfile.gettempdir(), f"defects-{RUN_MARK}")
+
+
 def pytest_configure() -> None:
     os.environ[RUN_MARK_NAME] = RUN_MARK
+    os.environ[DEFECTS_VARIABLE] = str(_defects)
     # A script that runs the tests in the background has them ignore Ctrl-C, and nohup the end of the terminal; so would
     # every program that they start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -90,6 +97,10 @@ def nothing_left_behind(request: pytest.FixtureRequest, sharing: Sharing) -> Ite
         failed = request.node.stash.get(_call_failed, False)
         shut_down()
         leaks = left_after_shutdown(before)
+    if _defects.exists():
+        leaks = [_defects.read_text(), *leaks]
+        _defects.unlink()
+        failed = False
     if not failed:
         _fail_if(leaks)
 

@@ -22,6 +22,7 @@ from skate._wire import link as link_module
 from skate._wire.channel import HEADER, RECEIVE_BYTES
 from skate._wire.complaints import Complaints
 from skate._wire.gate import Dial, Gate
+from skate._wire.guard import ProtocolError
 from skate._wire.handshake import HELLO_BYTES, Handshake, Versions
 from skate._wire.link import Link
 from skate._wire.loop import EventLoop
@@ -524,11 +525,11 @@ def test_a_link_may_be_closed_by_one_of_its_messages(town: Town) -> None:
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_what_a_message_makes_wrong_ends_the_link_and_not_the_loop(town: Town, one_by_one: bool) -> None:
-    """One that is not for us at all: who reads it raises ValueError."""
+    """One that is not for us at all: its handler raises ProtocolError."""
     caller, visitor = town.pair(one_by_one=one_by_one)
 
     def refuse(message: Any) -> None:
-        raise ValueError(f"{type(message).__name__} does not begin a conversation")
+        raise ProtocolError(f"{type(message).__name__} does not begin a conversation")
 
     caller.act = refuse
     for message in asks(range(3)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from typing import Any
@@ -39,6 +40,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+@functools.cache
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Anything that an annotation allows."""
     if hint in PLAIN:
@@ -57,7 +59,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
     assert issubclass(hint, msgspec.Struct), f"a message may not carry {hint}"
-    return st.builds(hint, *[values_of(field) for field in typing.get_type_hints(hint).values()])
+    fields = {name: values_of(field) for name, field in typing.get_type_hints(hint).items()}
+    return st.fixed_dictionaries(fields).map(lambda given: hint(**given))
 
 
 def wire(message: object) -> list[Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol
 
+from skate._control.checks import checked_units
 from skate._control.functions import Functions
 from skate._core import actors as core
 from skate._core.ids import node_of
 from skate._core.task import ActorInfo, Death, Job
 from skate._wire import messages as wire
+from skate._wire.guard import ProtocolError
 
 
 class Outside(Protocol):
@@ -63,9 +65,14 @@ class ActorService:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def handle(self, process_id: bytes, message: wire.Message) -> None:
-        HANDLERS[type(message)](self, process_id, message)
+        handler = HANDLERS.get(type(message))
+        if handler is None:
+            raise ProtocolError(f"{type(message).__name__} of a process is not for the control service")
+        handler(self, process_id, message)
 
     def _on_register(self, process_id: bytes, message: wire.RegisterActor) -> None:
+        for resources in (message.info.resources, message.info.to_place):
+            checked_units(resources)
         answer: dict[str, Any] = {"taken": False}
         if message.info.detached:
             self._outside.outlives_drivers()

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from skate._control.checks import checked_units
 from skate._core import groups as core
 from skate._core.placement import NodeView
-from skate._core.resources import Amounts, to_floats, to_units
+from skate._core.resources import Amounts, to_floats
 from skate._core.task import Death
 from skate._wire import messages as wire
+from skate._wire.guard import ProtocolError
 
 #: Of an actor that cannot be placed.
 GROUP_REMOVED = Death("group", "its placement group was removed.")
@@ -48,11 +50,13 @@ class GroupService:
     def handle(self, process_id: bytes, message: wire.Message, nodes: Sequence[NodeView]) -> None:
         match message:
             case wire.CreateGroup():
+                if message.required and len(message.required) != len(message.bundles):
+                    raise ProtocolError("the labels of a group are not as many as its bundles")
                 answer: dict[str, Any] = {}
                 if message.name and message.name in self._names:
                     answer = {"taken": True}
                 else:
-                    bundles = [to_units(bundle) for bundle in message.bundles]
+                    bundles = [checked_units(bundle) for bundle in message.bundles]
                     # What a detached actor has reserved is there as long as the actor, whose driver may be gone.
                     job = b"" if message.detached else self._outside.detached_in(process_id) or message.job
                     self.table.create(

@@ -7,6 +7,7 @@ from typing import Any
 
 from skate._control.backend import Backend
 from skate._wire import messages as wire
+from skate._wire.guard import ProtocolError
 
 TABLE = "kv"
 
@@ -30,7 +31,7 @@ class KeyValues:
                 skip = len(message.namespace.encode()) + 1
                 self._backend.scan(TABLE, key, lambda pairs: answer([found[skip:] for found, _ in pairs]))
             case _:
-                raise ValueError(f"nobody knows how to {message.what!r} a key")
+                raise ProtocolError(f"nobody knows how to {message.what!r} a key")
 
     def values(self, namespace: str, answer: Answer) -> None:
         """All of a namespace, in the order of their keys."""

@@ -35,6 +35,8 @@ from skate._core.resources import Amounts, group_of
 from skate._core.task import ActorInfo, Job
 from skate._wire import cluster
 from skate._wire import messages as wire
+from skate._wire.complaints import harmless
+from skate._wire.guard import ProtocolError
 from skate._wire.link import Link
 from skate._wire.loop import EventLoop
 
@@ -90,8 +92,8 @@ class Control:
 
     def _on_message(self, link: Link, message: Any) -> None:
         handler = HANDLERS.get(type(message))
-        if handler is None:
-            raise ValueError(f"{type(message).__name__} is not for the control service")
+        if handler is None or not (link.node_id or type(message) in FROM_VISITORS):
+            raise ProtocolError(f"{type(message).__name__} is not for the control service, or came before Join")
         if link.node_id and link.node_id not in self.membership.members:
             # It was declared dead: what it still has to say is about what is lost already.
             if link not in self._told:
@@ -122,7 +124,7 @@ class Control:
         member, now = message.member, time.monotonic()
         if not member.view.id:
             if self._last_number == NUMBER_MAX:
-                raise ValueError("this cluster has had as many nodes as it can have")
+                raise ProtocolError("this cluster has had as many nodes as it can have")
             self._last_number += 1
             member.view.id = new_node_id(self._last_number)
         elif member.view.id not in self.membership.members:
@@ -158,13 +160,13 @@ class Control:
 
     def _look(self) -> None:
         now = time.monotonic()
+        self._loop.call_at(now + core.LOOK_PERIOD_S, self._look)
         self._do(self.membership.look(now))
         self._placing.look(self.views, now)
-        self._loop.call_at(now + core.LOOK_PERIOD_S, self._look)
 
     def _pass_on(self) -> None:
-        self._pass_on_now()
         self._loop.call_at(time.monotonic() + NEWS_S, self._pass_on)
+        self._pass_on_now()
 
     def _pass_on_now(self) -> None:
         """What nodes have reported lately, to all others."""
@@ -324,15 +326,22 @@ class Control:
         self._processes[message.process_id] = message.job
 
     def _on_from_process(self, link: Link, message: cluster.FromProcess) -> None:
-        inner = message.message
+        if message.process_id not in self._processes:
+            raise ProtocolError(f"{type(message.message).__name__} is of a process that was not announced")
+        try:
+            self._handle(message.process_id, message.message)
+        except ProtocolError as error:  # of the process: its node has only passed it on
+            self.kill(message.process_id, f"it broke the protocol: {harmless(str(error))}")
+
+    def _handle(self, process_id: bytes, inner: wire.Message) -> None:
         if isinstance(inner, wire.Query):
-            self.send(message.process_id, wire.Answer(inner.request, self._answer(inner.what)))
+            self.send(process_id, wire.Answer(inner.request, self._answer(inner.what)))
         elif isinstance(inner, commons.MESSAGES):
-            self._commons.handle(message.process_id, inner)
+            self._commons.handle(process_id, inner)
         elif isinstance(inner, GROUP_MESSAGES):
-            self.groups.handle(message.process_id, inner, self.views)
+            self.groups.handle(process_id, inner, self.views)
         else:
-            self.actors.handle(message.process_id, inner)
+            self.actors.handle(process_id, inner)
 
     def _on_refused(self, link: Link, refusal: wire.Refusal) -> None:
         """What a process said, in its envelope, was too large."""
@@ -485,7 +494,7 @@ class Control:
                 return self._commons.functions.describe()
             case "cluster":
                 return {"cluster_id": self.cluster_id, "started_at": self._started_at, "nodes": len(self._links)}
-        raise ValueError(f"nobody knows what {what!r} means")
+        raise ProtocolError(f"nobody knows what {what!r} means")
 
     def _describe(self, member: cluster.Member) -> dict[str, Any]:
         view = member.view
@@ -546,3 +555,5 @@ HANDLERS: dict[type, Any] = {
     cluster.Ask: Control._on_ask,
     cluster.End: Control._on_end,
 }
+#: What may be said over a link that is no node's, or not yet.
+FROM_VISITORS = (wire.Resume, cluster.Join, cluster.Ask, cluster.End)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from skate._core.ids import node_of
 from skate._wire import messages as wire
+from skate._wire.guard import ProtocolError
 
 Send = Callable[[bytes, wire.Message], None]
 Publish = Callable[[bytes, wire.Published], None]
@@ -32,7 +33,7 @@ class Topics:
                 for subscriber in self._subscribers.get(key, ()):
                     self._publish(subscriber, wire.Published(message.namespace, message.topic, message.data))
             case _:
-                raise ValueError(f"nobody knows how to {message.what!r} a topic")
+                raise ProtocolError(f"nobody knows how to {message.what!r} a topic")
         return len(self._subscribers.get(key, ()))
 
     def process_died(self, process_id: bytes) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._core.ids import node_of
 from skate._wire import cluster
+from skate._wire.guard import ProtocolError
 from skate._wire.link import Link
 from skate._wire.messages import PeerConnected, PeerGone
 
@@ -80,7 +81,7 @@ class Bridges:
 
         def on_message(link: Link, message: Any) -> None:
             if not isinstance(message, cluster.ChannelOpened):
-                raise ValueError(f"{type(message).__name__} came instead of ChannelOpened")
+                raise ProtocolError(f"{type(message).__name__} came instead of ChannelOpened")
             del self._opening[ours, theirs]
             self._hand_over(link, ours, theirs, message.pid)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from skate._wire import cluster
+from skate._wire.guard import ProtocolError
 from skate._wire.link import Link
 from skate._wire.messages import CallListener, DescriptorGiven
 
@@ -37,7 +38,7 @@ class Callers:
 
         def on_message(link: Link, answer: Any) -> None:
             if not isinstance(answer, cluster.StreamOpened):
-                raise ValueError(f"{type(answer).__name__} came instead of StreamOpened")
+                raise ProtocolError(f"{type(answer).__name__} came instead of StreamOpened")
             if answer.reason:
                 link.close()
                 refuse(answer.reason)

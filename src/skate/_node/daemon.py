@@ -14,9 +14,8 @@ Everything runs in one thread, on one event loop; with nothing to do it sleeps i
 A worker's end has one order of things, in `on_worker_exited`: hear what it still said, note what it printed last and
 which task it was in, take back its memory, tell its peers that it is gone, and only then let the scheduler go on.
 
-A daemon that `init` started ends with its last driver (the driver says so, its channel ends, or its process is gone),
-and takes everything along, detached actors included; while it lives other drivers can join it (`lobby.py`). A daemon
-that `skate start` started outlives drivers, and so do the detached actors on it.
+A daemon that `init` started ends with its last driver, and takes everything along, detached actors included; while it
+lives other drivers can join it (`lobby.py`). One that `skate start` started outlives drivers; so do its actors.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ from skate._core.resources import marks_of_node, to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
 from skate._core.worker_limit import DESCRIPTORS_LEAST, worker_limit
+from skate._node import descriptors
 from skate._node.actors import Actors
 from skate._node.demands import Demands
-from skate._node.descriptors import MESSAGES as DESCRIPTOR_MESSAGES
-from skate._node.descriptors import Descriptors
 from skate._node.end_orders import EndOrders
 from skate._node.garbage import Garbage
 from skate._node.groups import Groups
@@ -66,6 +64,7 @@ from skate._store.layout import SLOT_COUNT
 from skate._system_limits import raise_descriptor_limit, raise_process_limit, thread_limits
 from skate._wire import messages as wire
 from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed, TooLarge
+from skate._wire.guard import ProtocolError, survive
 from skate._wire.loop import EventLoop, Timer
 from skate._wire.messages import AnyMessage, Message
 
@@ -142,12 +141,12 @@ class Daemon:
             collect=self.garbage.ask,
         )
         raise_process_limit()
-        descriptors = raise_descriptor_limit()
-        if descriptors.amount < DESCRIPTORS_LEAST:
+        open_files = raise_descriptor_limit()
+        if open_files.amount < DESCRIPTORS_LEAST:
             raise OSError(errno.EMFILE, f"A node needs {DESCRIPTORS_LEAST}")
         limit = worker_limit(
             slots=SLOT_COUNT,
-            descriptors=descriptors,
+            descriptors=open_files,
             threads=thread_limits(),
             cpus=config.num_cpus,
             in_cluster=config.cluster is not None,
@@ -176,7 +175,7 @@ class Daemon:
         self._end_orders = EndOrders(self)
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
-        self.descriptors = Descriptors(self.send, descriptors.amount)
+        self.descriptors = descriptors.Descriptors(self.send, open_files.amount)
         #: None: the control service has them.
         self.mailboxes = Mailboxes(self.send, self._is_congested)
         self.commons = commons.Commons(self.send, self.mailboxes.deliver) if self.neighbours is None else None
@@ -281,7 +280,7 @@ class Daemon:
 
     def _on_hello(self, process: Process, message: wire.Hello) -> None:
         if process.ready or (message.kind == "driver") != (process.worker is None):
-            raise ValueError("hello was said before, or by the wrong kind of process")
+            raise ProtocolError("hello was said before, or by the wrong kind of process")
         process.ready = True
         self.pids[process.id] = message.pid
         if process.worker is None:
@@ -336,27 +335,29 @@ class Daemon:
         try:
             messages = process.channel.receive(self._buffer)
             self._handle(process, messages)
-        except (ChannelClosed, ValueError) as error:
+        except (ChannelClosed, ProtocolError) as error:
             self._cut_off(process, error)
 
     def _handle(self, process: Process, messages: list[AnyMessage]) -> None:
         for message in messages:
             if process.id not in self.processes:
                 return  # it said goodbye; what it said behind that is about what is gone with it
-            self.handle(process, message)
+            try:
+                self.handle(process, message)
+            except Exception as error:  # noqa: BLE001 - whatever it is, one message does not end the node
+                survive(error, f"handling {type(message).__name__} of pid {self.pids.get(process.id, 0)}")
 
     def handle(self, process: Any, message: Message) -> None:
         """From a process of this node, or from a guest."""
         handler = HANDLERS.get(type(message))
         if handler is None or not (process.ready or type(message) is wire.Hello):
-            raise ValueError(f"{type(message).__name__} is not for the daemon, or came before Hello")
+            raise ProtocolError(f"{type(message).__name__} is not for the daemon, or came before Hello")
         handler(self, process, message)
 
     def _cut_off(self, process: Process, error: Exception) -> None:
         """Its channel ended, or it sent what it must not: it is as good as dead."""
         self.loop.unwatch(process.channel.fileno())
-        worker = process.worker
-        if worker is None:
+        if process.worker is None:
             if not _is_end(error):
                 complain(error)
             self._on_driver_gone(process)
@@ -364,8 +365,7 @@ class Daemon:
         self.post(leases.WorkerRetired(process.id))
         if _is_end(error):
             reason = "its connection to the node daemon ended"
-            when = time.monotonic() + EXIT_GRACE_S
-            self.loop.call_at(when, lambda: self.pool.kill(process.id, reason))
+            self.loop.call_at(time.monotonic() + EXIT_GRACE_S, lambda: self.pool.kill(process.id, reason))
         else:
             self.pool.kill(process.id, f"it broke the protocol: {error}")
 
@@ -478,7 +478,7 @@ class Daemon:
 
     def _on_descriptor_message(self, process: Any, message: Any) -> None:
         if process.id not in self.processes:
-            raise ValueError(f"{type(message).__name__} came from another node: descriptors stay on theirs")
+            raise ProtocolError(f"{type(message).__name__} came from another node: descriptors stay on theirs")
         self.descriptors.on_message(process.id, message, process.channel.fds)
 
     def _on_call_listener(self, process: Process, message: wire.CallListener) -> None:
@@ -537,7 +537,7 @@ class Daemon:
         try:
             while messages := process.channel.receive(self._buffer):
                 self._handle(process, messages)
-        except (ChannelClosed, ValueError):
+        except (ChannelClosed, ProtocolError):
             pass
 
     def _remove(self, process: Process) -> None:
@@ -694,7 +694,7 @@ HANDLERS: dict[type, Any] = {
     wire.CallListener: Daemon._on_call_listener,
 }
 
-HANDLERS.update(dict.fromkeys(DESCRIPTOR_MESSAGES, Daemon._on_descriptor_message))
+HANDLERS.update(dict.fromkeys(descriptors.MESSAGES, Daemon._on_descriptor_message))
 HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
 HANDLERS.update(dict.fromkeys(GROUP_MESSAGES, Daemon._on_group_message))
 HANDLERS.update(dict.fromkeys(commons.MESSAGES, Daemon._on_common_message))

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from skate._wire.channel import LOST
+from skate._wire.guard import ProtocolError
 from skate._wire.messages import (
     Answer,
     DescriptorGiven,
@@ -54,7 +55,7 @@ class Descriptors:
         """Act on a message of a process; `fds` are the descriptors that have come from it."""
         if isinstance(message, KeepDescriptor):
             if not fds:
-                raise ValueError("KeepDescriptor came without a descriptor")
+                raise ProtocolError("KeepDescriptor came without a descriptor")
             self._send(process, Answer(message.request, self._keep(process, message, fds.popleft())), ())
         elif isinstance(message, TakeDescriptor):
             self._give(process, message)

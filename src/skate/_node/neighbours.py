@@ -37,6 +37,7 @@ from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.entrance import Tls
 from skate._wire.gate import Gate, knock, speaks_tls
+from skate._wire.guard import ProtocolError
 from skate._wire.handshake import HandshakeError, StrangerError, Versions
 from skate._wire.link import Link
 
@@ -244,7 +245,7 @@ class Neighbours:
             case cluster.End(reason):
                 self._daemon.end(reason)
             case _:
-                raise ValueError(f"{type(message).__name__} is not for a node")
+                raise ProtocolError(f"{type(message).__name__} is not for a node")
 
     def _learn(self, members: list[cluster.Member]) -> None:
         known = set(self.members)
@@ -276,6 +277,7 @@ class Neighbours:
     def _report(self) -> None:
         """Regularly, as a sign of life; and sooner if something was taken or given back."""
         now = time.monotonic()
+        self._loop.call_at(now + LOOK_S, self._report)
         self._look_at_control(now)
         self.reach.look(now)
         view = self._daemon.view()
@@ -283,7 +285,6 @@ class Neighbours:
             self._report_at = now + REPORT_PERIOD_S
             self.member.view = view
             self._control.send(cluster.Report(view))
-        self._loop.call_at(now + LOOK_S, self._report)
 
     def _look_at_control(self, now: float) -> None:
         """Drivers whose calls wait for the control service are told why."""
@@ -385,7 +386,7 @@ class Neighbours:
         """What a connection is for."""
         sender = message.asker if isinstance(message, cluster.OpenChannel) else getattr(message, "node_id", b"")
         if node_of(sender) in self._dead:  # it was on its way while that node was cut off
-            raise ValueError(f"node {node_of(sender)} is held to be dead")
+            raise ProtocolError(f"node {node_of(sender)} is held to be dead")
         match message:
             case wire.Resume(session):
                 known = self._made_by_others.get(session)
@@ -415,7 +416,7 @@ class Neighbours:
                 link.send(cluster.TransferOpened())
                 self.transfers.on_opened(node_id, link.hand_over())
             case _:
-                raise ValueError(f"{type(message).__name__} does not begin a conversation")
+                raise ProtocolError(f"{type(message).__name__} does not begin a conversation")
 
     def _on_message(self, link: Link, message: Any) -> None:
         match message:
@@ -448,7 +449,7 @@ class Neighbours:
             case cluster.Pong():
                 self.reach.on_pong(link)
             case _:
-                raise ValueError(f"{type(message).__name__} is not for a node")
+                raise ProtocolError(f"{type(message).__name__} is not for a node")
 
     # -- guests -------------------------------------------------------------------------------------------------------
 
@@ -475,7 +476,7 @@ class Neighbours:
         elif type(message) in GUEST_MESSAGES:
             self._daemon.handle(guest, message)
         else:
-            raise ValueError(f"{type(message).__name__} is not for another node")
+            raise ProtocolError(f"{type(message).__name__} is not for another node")
 
     def _deliver(self, process_id: bytes, message: wire.Message) -> None:
         """Another node has something for a process of this one."""

@@ -30,6 +30,7 @@ from skate._core.ids import NODE_BYTES, node_at, node_of, size_at
 from skate._node.courier import Done, Inlet, Outlet
 from skate._wire import cluster
 from skate._wire import messages as wire
+from skate._wire.guard import ProtocolError
 from skate._wire.link import Link
 from skate._wire.loop import Timer
 
@@ -368,7 +369,7 @@ class Transfers:
 
         def on_message(link: Link, message: object) -> None:
             if not isinstance(message, cluster.TransferOpened):
-                raise ValueError(f"{type(message).__name__} came instead of TransferOpened")
+                raise ProtocolError(f"{type(message).__name__} came instead of TransferOpened")
             del self._opening[node]
             self._begin_receiving(node, link.hand_over())
 
@@ -535,7 +536,7 @@ class Transfers:
                 return
             offset, whole = serving.offset, serving.size
         if start + size > whole:
-            raise ValueError(f"a chunk behind the end of {object.hex()} was asked for")
+            raise ProtocolError(f"a chunk behind the end of {object.hex()} was asked for")
         outlet = self._outlets.get(node)
         if outlet is not None:
             outlet.send(tag, offset + start, size)

@@ -25,6 +25,7 @@ from skate._wire.channel import RECEIVE_BYTES, BadFrame, ChannelClosed, TooLarge
 from skate._wire.complaints import Complaints, harmless
 from skate._wire.entrance import Tls
 from skate._wire.gate import Dial
+from skate._wire.guard import ProtocolError, survive
 from skate._wire.lasting import LastingChannel
 from skate._wire.loop import EventLoop
 from skate._wire.messages import Message, Refusal, Resume
@@ -126,14 +127,20 @@ class Link:
                     _complaints.make(self.name, "too large", what)
                     self.on_refused(self, message)
                 else:
-                    self._on_message(self, message)
-        except (ChannelClosed, ValueError) as error:
-            if isinstance(error, BadFrame | ValueError):
+                    self._act_on(message)
+        except (ChannelClosed, ProtocolError) as error:
+            if isinstance(error, BadFrame | ProtocolError):
                 self._complain(error)
             if not self.session or self._channel is None or self._channel.memory_lost:
                 self._end(str(error))
             else:
                 self._break(str(error))
+
+    def _act_on(self, message: Any) -> None:
+        try:
+            self._on_message(self, message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, one message ends neither the link nor the service
+            survive(error, f"handling {type(message).__name__} of the {self.name}")
 
     def _complain(self, error: Exception) -> None:
         """It knows the token, and yet says what nobody understands: another program, or a defect of ours."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from skate._wire.channel import Channel
+from skate._wire.guard import survive
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
@@ -94,7 +95,10 @@ class EventLoop:
         while timers and timers[0][0] <= now:
             action = heapq.heappop(timers)[2].action
             if action is not None:
-                action()
+                try:
+                    action()
+                except Exception as error:  # noqa: BLE001 - the others wait for their moment, too
+                    survive(error, "a timer")
 
     def close(self) -> None:
         self._epoll.close()
