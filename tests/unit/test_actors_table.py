@@ -103,6 +103,20 @@ def test_an_actor_looks_for_a_worker_when_its_arguments_are_there() -> None:
     assert node.of_worker(W1) is node[X]
 
 
+def test_a_registration_that_is_repeated_changes_nothing() -> None:
+    """The process repeats it if the control service died before it had answered."""
+    node = Node()
+    for state in STATES:
+        node = Node()
+        node.add(X, state, name="x")
+        before = (node[X].state, node[X].owner, node[X].lives, node[X].info)
+        assert node.register(X, P, ActorInfo("Class", name="x")) == [], state
+        assert (node[X].state, node[X].owner, node[X].lives, node[X].info) == before
+    node.kill(X, killed())
+    assert node.register(X, P, ActorInfo("Class", name="x")) == []
+    assert node[X].state == DEAD
+
+
 def test_it_is_created_once() -> None:
     node = Node()
     node.add(X, PENDING)

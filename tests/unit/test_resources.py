@@ -148,6 +148,23 @@ def test_a_bundle_may_hold_the_mark_of_the_head() -> None:
     assert pool.available == pool.total == {"CPU": PRECISION, **marks_of_node("10.0.0.7", is_head=True)}
 
 
+def test_what_is_asked_again_about_a_bundle_changes_nothing() -> None:
+    """A control service that was started again repeats what it may have said before."""
+    pool = ResourcePool(to_units({"CPU": 4}))
+    assert pool.prepare(b"group", 0, to_units({"CPU": 3}), 1)
+    assert pool.prepare(b"group", 0, to_units({"CPU": 3}), 1), "in the same attempt"
+    assert not pool.prepare(b"group", 0, to_units({"CPU": 3}), 2), "that of the first attempt is still there"
+    pool.commit(b"group", 0)
+    once = dict(pool.total), dict(pool.available)
+    pool.commit(b"group", 0)
+    assert (pool.total, pool.available) == once
+    pool.release(b"group", 0)
+    pool.release(b"group", 0)
+    pool.commit(b"group", 0)
+    assert pool.available == pool.total == to_units({"CPU": 4})
+    assert pool.prepare(b"group", 0, to_units({"CPU": 3}), 2)
+
+
 def test_bundles_may_share_a_gpu_and_each_keeps_its_part() -> None:
     pool = ResourcePool(to_units({"GPU": 1}))
     for index in range(2):

@@ -124,7 +124,12 @@ class ActorTable:
     # -- coming to life -----------------------------------------------------------------------------------------------
 
     def register(self, id: bytes, owner: bytes, info: ActorInfo) -> list[Command]:
-        """It exists from now on; its arguments may still be on their way. Raises NameTaken."""
+        """It exists from now on; its arguments may still be on their way. Raises NameTaken.
+
+        Said again, because the answer was lost, nothing changes.
+        """
+        if id in self.actors or id in self._forgotten:
+            return []
         if info.name:
             holder = self.named(info.namespace, info.name)
             if holder is not None:

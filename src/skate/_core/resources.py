@@ -127,7 +127,7 @@ def is_gpu(name: str) -> bool:
 class ResourcePool:
     """The resources of a node, taken and given back whole."""
 
-    __slots__ = ("available", "bundle_gpus", "bundles", "gpus", "total")
+    __slots__ = ("_attempts", "available", "bundle_gpus", "bundles", "gpus", "total")
 
     def __init__(self, total: Mapping[str, int]) -> None:
         self.total: Amounts = dict(total)
@@ -136,6 +136,8 @@ class ResourcePool:
         self.gpus: list[int] = [PRECISION] * (total.get("GPU", 0) // PRECISION)
         #: Bundles of placement groups: what was taken for them, and the names that it has since; by group and index.
         self.bundles: dict[tuple[bytes, int], tuple[Allocation, Amounts]] = {}
+        #: For which attempt at placing its group each was set aside.
+        self._attempts: dict[tuple[bytes, int], int] = {}
         #: What is free of each GPU of a placement group, by group, and by bundle and GPU: bundles may share a GPU.
         self.bundle_gpus: dict[bytes, dict[tuple[int, int], int]] = {}
 
@@ -151,16 +153,21 @@ class ResourcePool:
 
     # -- bundles ------------------------------------------------------------------------------------------------------
 
-    def prepare(self, group: bytes, index: int, needs: Amounts) -> bool:
-        """Set a bundle aside; False if that is not possible now."""
-        if (group, index) in self.bundles or not self.fits(needs):
+    def prepare(self, group: bytes, index: int, needs: Amounts, attempt: int = 0) -> bool:
+        """Set a bundle aside; False if that is not possible now. A question that is repeated has the same answer."""
+        if (group, index) in self.bundles:
+            return self._attempts[group, index] == attempt
+        if not self.fits(needs):
             return False
         self.bundles[group, index] = (self.take(needs), {})
+        self._attempts[group, index] = attempt
         return True
 
     def commit(self, group: bytes, index: int) -> None:
-        """Those who name the bundle can have it from now on."""
-        allocation, _ = self.bundles[group, index]
+        """Those who name the bundle can have it from now on. Nothing happens the second time, or if it was released."""
+        allocation, known = self.bundles.get((group, index), (None, {}))
+        if allocation is None or known:
+            return
         floats = {name: amount / PRECISION for name, amount in allocation.amounts.items()}
         names = to_units_of_bundle(floats, group, index)
         self.bundles[group, index] = (allocation, names)
@@ -176,6 +183,7 @@ class ResourcePool:
         bundle = self.bundles.pop((group, index), None)
         if bundle is None:
             return
+        del self._attempts[group, index]
         allocation, names = bundle
         for name, amount in names.items():
             left = self.total[name] - amount

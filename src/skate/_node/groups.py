@@ -63,8 +63,8 @@ class Groups:
 
     # -- bundles ------------------------------------------------------------------------------------------------------
 
-    def set_aside(self, group: bytes, index: int, needs: Amounts) -> bool:
-        return self._daemon.scheduler.pool.prepare(group, index, needs)
+    def set_aside(self, group: bytes, index: int, attempt: int, needs: Amounts) -> bool:
+        return self._daemon.scheduler.pool.prepare(group, index, needs, attempt)
 
     def count(self, group: bytes, index: int) -> None:
         self._daemon.post(leases.BundleCommitted(group, index))
@@ -93,7 +93,7 @@ class Groups:
         return self._daemon.actors.service.detached_in(process_id)
 
     def prepare(self, node: bytes, group: bytes, index: int, attempt: int, needs: Amounts) -> None:
-        ok = self.set_aside(group, index, needs)
+        ok = self.set_aside(group, index, attempt, needs)
         assert self.service is not None
         self.service.prepared(node, group, index, attempt, ok=ok)
 

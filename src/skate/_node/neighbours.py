@@ -209,7 +209,7 @@ class Neighbours:
             case cluster.UnplaceActor(actor):
                 self._daemon.actors.stop_looking(actor)
             case cluster.PrepareBundle(group, index, attempt, needs):
-                ok = self._daemon.groups.set_aside(group, index, needs)
+                ok = self._daemon.groups.set_aside(group, index, attempt, needs)
                 self.tell_control(cluster.BundlePrepared(group, index, attempt, ok))
             case cluster.CommitBundle(group, index):
                 self._daemon.groups.count(group, index)
