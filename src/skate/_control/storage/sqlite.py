@@ -195,6 +195,19 @@ class SqliteStorage:
         with self._file_lock:
             return [name.decode(errors="backslashreplace") for name in self._file.tables()]
 
+    def copy_to(self, directory: str | os.PathLike[str]) -> None:
+        """Write what is durable into another directory, as a store of the same cluster that can be opened there.
+
+        While a store is open no other program can read its file, so this is how a backup is made. It also saves a store
+        whose directory was removed. Commits wait meanwhile, and so does the caller.
+        """
+        other = Directory(os.fspath(directory))
+        try:
+            with self._file_lock:
+                self._file.copy_to(other.path)
+        finally:
+            other.close()
+
     def flush(self, timeout_s: float) -> bool:
         with self._changed:
             self._commit_to = self._admission.written

@@ -297,6 +297,30 @@ class StoreFile:
             names.append(row[0])
         return names
 
+    def copy_to(self, directory: str) -> None:
+        """Write all that was committed into a new file. It has its name when it is whole."""
+        path = os.path.join(directory, FILE_NAME)
+        part = f"{path}.part"
+        if os.path.exists(path):
+            raise StorageError(
+                f"The store {self.path} cannot be copied to {directory}.",
+                "There is a store already.",
+                "name another directory.",
+            )
+        try:
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                self._database.execute("VACUUM INTO ?", (part,))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(part, path)
+            sync_directory(directory)
+        except OSError as error:
+            raise explain(error, path) from error
+        except sqlite3.Error as error:
+            raise self.explain(error) from error
+
     # -- size ---------------------------------------------------------------------------------------------------------
 
     def has_excess(self) -> bool:
