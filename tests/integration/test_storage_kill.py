@@ -110,6 +110,13 @@ def test_no_acknowledged_batch_is_lost_around_a_commit(seed: int, tmp_path: Path
             assert last > before
 
 
+def test_nothing_of_a_batch_is_stored_before_its_commit(tmp_path: Path) -> None:
+    acknowledged(tmp_path, kill_after=1)
+    before = stored(tmp_path)
+    assert acknowledged(tmp_path, kill_after=-1, crash="storage.before_commit") == before
+    assert stored(tmp_path) == before
+
+
 @pytest.mark.parametrize("point", ["storage.before_create", "storage.after_create"])
 def test_a_store_whose_making_was_cut_short_is_made_again(point: str, tmp_path: Path) -> None:
     assert acknowledged(tmp_path, kill_after=-1, crash=point) == 0
