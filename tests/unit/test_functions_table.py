@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given
 
 from skate._control.actors import ActorService
-from skate._control.backend import Memory, Pairs, Sharded
 from skate._control.functions import TABLE, Functions
+from skate._control.ledger import Ledger
+from skate._control.storage.memory import MemoryStorage
 from skate._core import actors as core
 from skate._core.ids import new_process_id, node_of
 from skate._core.task import ActorInfo, ActorSettings, Job, Task
@@ -28,16 +28,15 @@ EVENTS = st.one_of(
 )
 
 
-def stored(backend: Memory | Sharded) -> list[bytes]:
-    found: list[bytes] = []
-    backend.scan(TABLE, b"", lambda pairs: found.extend(key for key, _ in pairs))
-    return found
+def stored(storage: MemoryStorage) -> list[bytes]:
+    return [key for key, _ in storage.scan(TABLE)]
 
 
 @given(st.lists(EVENTS, max_size=40))
 def test_a_function_is_there_while_somebody_needs_it(events: list[tuple[str, bytes, bytes]]) -> None:
-    backend = Sharded([Memory(), Memory()])
-    functions = Functions(backend)
+    storage = MemoryStorage()
+    ledger = Ledger(storage, soon=lambda action: None)
+    functions = Functions(ledger)
     needed: dict[bytes, set[bytes]] = {fn: set() for fn in FUNCTIONS}
     for what, who, fn in events:
         match what:
@@ -63,37 +62,16 @@ def test_a_function_is_there_while_somebody_needs_it(events: list[tuple[str, byt
                 for users in needed.values():
                     users -= {each for each in PROCESSES if node_of(each) == int(fn)}
         there = [fn for fn in FUNCTIONS if needed[fn]]
-        assert stored(backend) == there
+        ledger.commit()
+        assert stored(storage) == there
         assert {row["function_id"]: row["processes"] + row["actors"] for row in functions.describe()} == {
             fn: len(needed[fn]) for fn in there
         }
         for fn in FUNCTIONS:
-            functions.get(fn, lambda found, fn=fn: _check(found, fn, needed))  # type: ignore[misc]
-
-
-def _check(found: Define | None, fn: bytes, needed: dict[bytes, set[bytes]]) -> None:
-    assert (found is not None) == bool(needed[fn])
-    assert found is None or (found.fn, found.definition) == (fn, b"definition of " + fn)
-
-
-class Slow:
-    """A backend that answers when it is told to."""
-
-    def __init__(self) -> None:
-        self._memory = Memory()
-        self.answers: list[Callable[[], None]] = []
-
-    def get(self, table: str, key: bytes, then: Callable[[bytes | None], None]) -> None:
-        self.answers.append(lambda: self._memory.get(table, key, then))
-
-    def put(self, table: str, key: bytes, value: bytes, then: Callable[[], None]) -> None:
-        self._memory.put(table, key, value, then)
-
-    def delete(self, table: str, key: bytes, then: Callable[[bool], None]) -> None:
-        self._memory.delete(table, key, then)
-
-    def scan(self, table: str, prefix: bytes, then: Callable[[Pairs], None]) -> None:
-        self._memory.scan(table, prefix, then)
+            found = functions.get(fn)
+            assert (found is not None) == bool(needed[fn])
+            assert found is None or (found.fn, found.definition) == (fn, b"definition of " + fn)
+    storage.close()
 
 
 class Recorder:
@@ -120,9 +98,9 @@ class Recorder:
     def call_later(self, seconds: float, action: Any) -> None: ...
 
 
-def starting(backend: Any, define: bool = True) -> tuple[ActorService, Recorder, Functions]:
+def starting(define: bool = True) -> tuple[ActorService, Recorder, Functions]:
     outside: Any = Recorder()
-    functions = Functions(backend)
+    functions = Functions(Ledger())
     service = ActorService(outside, functions)
     owner = PROCESSES[0]
     if define:
@@ -135,10 +113,7 @@ def starting(backend: Any, define: bool = True) -> tuple[ActorService, Recorder,
 
 
 def test_an_actor_is_made_of_what_the_table_has_and_keeps_it_there() -> None:
-    backend = Slow()
-    service, outside, functions = starting(backend)
-    assert not [each for each in outside.sent if isinstance(each[1], StartActor)]
-    backend.answers.pop()()
+    service, outside, functions = starting()
     ((worker, start),) = [each for each in outside.sent if isinstance(each[1], StartActor)]
     assert (worker, start.define.definition) == (b"worker", b"definition")
     assert [row["actors"] for row in functions.describe()] == [1]
@@ -146,16 +121,8 @@ def test_an_actor_is_made_of_what_the_table_has_and_keeps_it_there() -> None:
     assert functions.describe() == []
 
 
-def test_a_definition_that_comes_when_the_actor_is_dead_is_not_sent() -> None:
-    backend = Slow()
-    service, outside, _ = starting(backend)
-    service._do(service.table.kill(b"a", core.Death("kill", ""), no_restart=True))
-    backend.answers.pop()()
-    assert not [each for each in outside.sent if isinstance(each[1], StartActor)]
-
-
-def test_an_actor_whose_class_nobody_knows_dies_and_says_so() -> None:
-    service, _, _ = starting(Memory(), define=False)
+def test_an_actor_whose_class_is_not_known_dies_and_says_so() -> None:
+    service, _, _ = starting(define=False)
     actor = service.table.actors[b"a"]
     assert actor.state == core.DEAD
     assert actor.death is not None

@@ -166,8 +166,7 @@ class ActorService:
                 case core.StopLooking(actor):
                     self._outside.unplace(actor)
                 case core.Start(actor, worker):
-                    fn = self._creations[actor].creation.fn
-                    self._functions.get(fn, functools.partial(self._start, actor, worker))
+                    self._start(actor, worker)
                 case core.Leave(worker):
                     self._outside.send(worker, wire.LeaveActor())
                 case core.Kill(worker, reason):
@@ -181,11 +180,9 @@ class ActorService:
             for id in dead:
                 self._outside.actor_died(id)  # which may be the death of others
 
-    def _start(self, id: bytes, worker: bytes, define: wire.Define | None) -> None:
-        """The definition of its class has been looked up; whatever it was for may be over."""
-        actor = self.table.actors.get(id)
-        if actor is None or actor.state != core.STARTING or actor.worker != worker:
-            return
+    def _start(self, id: bytes, worker: bytes) -> None:
+        define = self._functions.get(self._creations[id].creation.fn)
+        actor = self.table.actors[id]
         if define is None:
             death = Death("crash", "the definition of its class is not in the control service any more.")
             self._do(self.table.kill(id, death, no_restart=True))

@@ -5,11 +5,9 @@ For a node that is alone it runs in the node's daemon, otherwise in the control 
 
 from __future__ import annotations
 
-from typing import Any
-
-from skate._control.backend import Backend, Memory
 from skate._control.functions import Functions
 from skate._control.kv import KeyValues
+from skate._control.ledger import Ledger
 from skate._control.topics import Publish, Send, Topics
 from skate._wire import messages as wire
 
@@ -17,27 +15,24 @@ MESSAGES = (wire.Define, wire.Undefine, wire.KeyValue, wire.Topic)
 
 
 class Commons:
-    def __init__(self, send: Send, publish: Publish, backend: Backend | None = None) -> None:
-        """publish: sends to subscribers, who may be slow."""
+    def __init__(self, send: Send, publish: Publish, ledger: Ledger | None = None) -> None:
+        """publish: sends to subscribers, who may be slow. Without a ledger all of it ends with this process."""
         self._send = send
-        backend = backend or Memory()
-        self.functions = Functions(backend)
-        self.key_values = KeyValues(backend)
+        ledger = ledger or Ledger()
+        self.functions = Functions(ledger)
+        self.key_values = KeyValues(ledger)
         self._topics = Topics(publish)
 
     def handle(self, process_id: bytes, message: wire.Define | wire.Undefine | wire.KeyValue | wire.Topic) -> None:
         if isinstance(message, wire.Define | wire.Undefine):
             self.functions.handle(process_id, message)
             return
-
-        def answer(body: Any) -> None:
-            if message.request:
-                self._send(process_id, wire.Answer(message.request, body))
-
         if isinstance(message, wire.KeyValue):
-            self.key_values.handle(message, answer)
+            body = self.key_values.handle(message)
         else:
-            answer(self._topics.handle(process_id, message))
+            body = self._topics.handle(process_id, message)
+        if message.request:
+            self._send(process_id, wire.Answer(message.request, body))
 
     def process_died(self, process_id: bytes) -> None:
         self.functions.process_died(process_id)

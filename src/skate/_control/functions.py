@@ -9,33 +9,31 @@ is made of what the table has: it may start again when nobody else knows its cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from skate._control.backend import Backend
+from skate._control.ledger import Ledger
 from skate._core.ids import node_of
 from skate._wire import messages as wire
 
 TABLE = "functions"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(wire.Define).decode
 
 
 class Known(msgspec.Struct):
-    """A function that somebody needs."""
+    """A function that processes or actors need."""
 
-    name: str
-    size: int
+    define: wire.Define
     processes: set[bytes] = msgspec.field(default_factory=set)
     actors: set[bytes] = msgspec.field(default_factory=set)
 
 
 class Functions:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._known: dict[bytes, Known] = {}
 
     # -- processes ----------------------------------------------------------------------------------------------------
@@ -49,8 +47,8 @@ class Functions:
             return
         known = self._known.get(message.fn)
         if known is None:
-            known = self._known[message.fn] = Known(message.name, len(message.definition))
-            self._backend.put(TABLE, message.fn, _encode(message), lambda: None)
+            known = self._known[message.fn] = Known(message)
+            self._ledger.put(TABLE, message.fn, _encode(message))
         known.processes.add(process_id)
 
     def process_died(self, process_id: bytes) -> None:
@@ -75,15 +73,16 @@ class Functions:
             self._known[fn].actors.discard(actor)
             self._forget_unneeded([fn])
 
-    def get(self, fn: bytes, then: Callable[[wire.Define | None], None]) -> None:
-        self._backend.get(TABLE, fn, lambda found: then(_decode(found) if found is not None else None))
+    def get(self, fn: bytes) -> wire.Define | None:
+        known = self._known.get(fn)
+        return None if known is None else known.define
 
     def _forget_unneeded(self, fns: Iterable[bytes]) -> None:
         for fn in list(fns):
             known = self._known[fn]
             if not known.processes and not known.actors:
                 del self._known[fn]
-                self._backend.delete(TABLE, fn, lambda _: None)
+                self._ledger.forget(TABLE, fn)
 
     # -- looking inside -----------------------------------------------------------------------------------------------
 
@@ -91,8 +90,8 @@ class Functions:
         return [
             {
                 "function_id": fn,
-                "name": known.name,
-                "bytes": known.size,
+                "name": known.define.name,
+                "bytes": len(known.define.definition),
                 "processes": len(known.processes),
                 "actors": len(known.actors),
             }

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from skate._control.backend import Backend
+from skate._control.ledger import Ledger
 from skate._wire import messages as wire
 from skate._wire.guard import ProtocolError
 
 TABLE = "kv"
 
-Answer = Callable[[Any], None]
-
 
 class KeyValues:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    """All of them are in memory; what changes is told to the ledger."""
 
-    def handle(self, message: wire.KeyValue, answer: Answer) -> None:
-        key = message.namespace.encode() + b"\0" + message.key
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._values: dict[bytes, bytes] = dict(ledger.rows(TABLE))
+
+    def handle(self, message: wire.KeyValue) -> Any:
+        """The answer."""
+        key = _row(message.namespace) + message.key
         match message.what:
             case "get":
-                self._backend.get(TABLE, key, answer)
+                return self._values.get(key)
             case "put":
-                self._put(key, message, answer)
+                return self._put(key, message)
             case "delete":
-                self._backend.delete(TABLE, key, answer)
+                if self._values.pop(key, None) is None:
+                    return False
+                self._ledger.forget(TABLE, key)
+                return True
             case "keys":
-                skip = len(message.namespace.encode()) + 1
-                self._backend.scan(TABLE, key, lambda pairs: answer([found[skip:] for found, _ in pairs]))
-            case _:
-                raise ProtocolError(f"nobody knows how to {message.what!r} a key")
+                skip = len(_row(message.namespace))
+                return [found[skip:] for found in sorted(self._values) if found.startswith(key)]
+        raise ProtocolError(f"there is no way to {message.what!r} a key")
 
-    def values(self, namespace: str, answer: Answer) -> None:
+    def values(self, namespace: str) -> list[bytes]:
         """All of a namespace, in the order of their keys."""
-        self._backend.scan(TABLE, namespace.encode() + b"\0", lambda pairs: answer([value for _, value in pairs]))
+        prefix = _row(namespace)
+        return [self._values[key] for key in sorted(self._values) if key.startswith(prefix)]
 
-    def _put(self, key: bytes, message: wire.KeyValue, answer: Answer) -> None:
-        def on_known(known: bytes | None) -> None:
-            if known is not None and not message.overwrite:
-                answer(False)
-            else:
-                self._backend.put(TABLE, key, message.value, lambda: answer(True))
+    def _put(self, key: bytes, message: wire.KeyValue) -> bool:
+        if key in self._values and not message.overwrite:
+            return False
+        self._values[key] = message.value
+        self._ledger.put(TABLE, key, message.value)
+        return True
 
-        self._backend.get(TABLE, key, on_known)
+
+def _row(namespace: str) -> bytes:
+    return namespace.encode() + b"\0"

@@ -10,19 +10,20 @@ Knows not: tasks and objects. A task whose node can run it never touches this se
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skate._control import commons
 from skate._control.actors import ActorService
-from skate._control.backend import Backend
 from skate._control.events import EventLog
 from skate._control.groups import GROUP_REMOVED, GroupService
 from skate._control.groups import MESSAGES as GROUP_MESSAGES
+from skate._control.ledger import Ledger
 from skate._control.mailboxes import Mailboxes
 from skate._control.placing import Placing
 from skate._control.refusals import instead_of
@@ -40,6 +41,9 @@ from skate._wire.guard import ProtocolError
 from skate._wire.link import Link
 from skate._wire.loop import EventLoop
 
+if TYPE_CHECKING:
+    from skate._control.storage.interface import Storage
+
 log = logging.getLogger("skate")
 
 #: Reports are passed on together so often; who joined or died is told at once.
@@ -51,9 +55,12 @@ PUBLISH_AGAIN_S = 0.02
 
 
 class Control:
-    def __init__(self, loop: EventLoop, on_end: Callable[[str], None], backend: Backend | None = None) -> None:
+    def __init__(self, loop: EventLoop, on_end: Callable[[str], None], storage: Storage | None = None) -> None:
+        self._ledger = Ledger(storage, lambda action: loop.call_at(0.0, action), self._on_store_lost)
+        if storage is not None:
+            loop.watch(storage.fileno(), lambda events: self._ledger.collect())
         self._mailboxes = Mailboxes(self.send, self._is_congested)
-        self._commons = commons.Commons(self.send, self._publish, backend)
+        self._commons = commons.Commons(self.send, self._publish, self._ledger)
         self._events = EventLog()
         self._loop = loop
         self._end = on_end
@@ -100,7 +107,10 @@ class Control:
                 self._told.add(link)
                 link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
             return
-        handler(self, link, message)
+        try:
+            handler(self, link, message)
+        finally:
+            self._ledger.commit()
 
     def _on_resume(self, visitor: Link, message: wire.Resume) -> None:
         link = self._sessions.get(message.session)
@@ -129,7 +139,7 @@ class Control:
             member.view.id = new_node_id(self._last_number)
         elif member.view.id not in self.membership.members:
             # It was declared dead, or belongs to a control service that is gone: its number may be somebody else's now.
-            link.send(cluster.TellToEnd("this cluster does not know it: the control service was started anew."))
+            self._say(link, cluster.TellToEnd("this cluster does not know it: the control service was started anew."))
             return
         node_id = link.node_id = member.view.id
         link.last(message.session)
@@ -142,7 +152,7 @@ class Control:
             self._names[node_id] = member.name
             self._by_number[node_of(node_id)] = node_id
             departed = [self._described(id, member) for id, member in self.membership.departed.items()]
-            link.send(cluster.Joined(node_id, self._members(), self.cluster_id, departed))
+            self._say(link, cluster.Joined(node_id, self._members(), self.cluster_id, departed))
         self._do(commands, link)
 
     def _on_report(self, link: Link, message: cluster.Report) -> None:
@@ -201,7 +211,7 @@ class Control:
                     self.actors.node_died(node_of(node), reason)
                 case core.TellToEnd():
                     assert link is not None
-                    link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
+                    self._say(link, cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
 
     def _forget_link(self, node: bytes) -> None:
         """Over a connection that still stands the node can be told that it is held to be dead."""
@@ -214,7 +224,7 @@ class Control:
     def _tell_all(self, news: cluster.News, but: bytes = b"") -> None:
         for node, link in list(self._links.items()):
             if node != but:
-                link.send(news)
+                self._say(link, news)
 
     def _member(self, node: bytes) -> cluster.Member:
         return self._described(node, self.membership.members[node])
@@ -288,7 +298,7 @@ class Control:
         if self._locations.is_known(message.object):
             self._locations.stored(message.object, link.node_id)
         else:  # it was freed meanwhile
-            link.send(cluster.DropCopies([message.object]))
+            self._say(link, cluster.DropCopies([message.object]))
 
     def _on_copy_dropped(self, link: Link, message: cluster.CopyDropped) -> None:
         self._locations.dropped(message.object, link.node_id)
@@ -318,7 +328,7 @@ class Control:
                 drops.setdefault(node, []).append(object)
         for node, objects in drops.items():
             if node in self._links:
-                self._links[node].send(cluster.DropCopies(objects))
+                self._say(self._links[node], cluster.DropCopies(objects))
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -383,7 +393,19 @@ class Control:
     def _send_to_node(self, node: bytes, message: wire.Message) -> None:
         link = self._links.get(node)
         if link is not None:
+            self._say(link, message)
+
+    def _say(self, link: Link, message: wire.Message) -> None:
+        """Send it once all that it rests on is durable. Heard and Located rest on nothing that is kept."""
+        if self._ledger.is_clear:
             link.send(message)
+        else:
+            self._ledger.say(functools.partial(link.send, message))
+
+    def _on_store_lost(self, error: Exception) -> None:
+        """Another service may have the store now: this one says nothing more."""
+        log.error("the control service ends: %s", error)
+        self._end(str(error))
 
     def place(self, actor: bytes, info: ActorInfo, job: Job) -> None:
         group = group_of(info.to_place or info.resources)
@@ -467,16 +489,16 @@ class Control:
 
     def _on_ask_group(self, link: Link, message: cluster.AskGroup) -> None:
         if message.group not in self.groups.table.groups:
-            link.send(cluster.GroupRemoved(message.group))
+            self._say(link, cluster.GroupRemoved(message.group))
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def _on_ask(self, link: Link, message: cluster.Ask) -> None:
         what, _, namespace = message.what.partition(" ")
         if what == "values":
-            self._commons.key_values.values(namespace, lambda body: link.send(cluster.Reply(body)))
+            self._say(link, cluster.Reply(self._commons.key_values.values(namespace)))
         else:
-            link.send(cluster.Reply(self._answer(what)))
+            self._say(link, cluster.Reply(self._answer(what)))
 
     def _answer(self, what: str) -> Any:
         match what:
