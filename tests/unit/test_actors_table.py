@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from skate._control.actors import ActorService
-from skate._control.backend import Memory
 from skate._control.functions import Functions
+from skate._control.ledger import Ledger
 from skate._core import actors as core
 from skate._core.actors import (
     ALIVE,
@@ -491,7 +491,7 @@ class Silence:
 def test_the_service_outlives_the_owner_of_more_actors_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "DEAD_MAX", 2)
     silence: Any = Silence()
-    service = ActorService(silence, Functions(Memory()))
+    service = ActorService(silence, Functions(Ledger()))
     for number in range(5):
         id = b"actor-%d" % number
         service.handle(P, wire.RegisterActor(0, id, ActorInfo("Class")))
@@ -511,7 +511,7 @@ def test_a_death_may_be_the_death_of_others() -> None:
 
     died: list[bytes] = []
     outside: Any = Chain()
-    service = ActorService(outside, Functions(Memory()))
+    service = ActorService(outside, Functions(Ledger()))
     for owner, id in ((P, b"one"), (P, b"two"), (Q, X)):
         service.handle(owner, wire.RegisterActor(0, id, ActorInfo("Class")))
         service.handle(owner, wire.CreateActor(id, Task(id, b"", b""), ActorSettings()))

@@ -11,6 +11,7 @@ import pytest
 
 from skate._node.descriptors import CLOSED_MAX, PER_PROCESS_MAX, Descriptors
 from skate._wire.channel import LOST
+from skate._wire.guard import ProtocolError
 from skate._wire.messages import Answer, DescriptorGiven, DropDescriptor, KeepDescriptor, Message, TakeDescriptor
 
 Sent = list[tuple[bytes, Message, tuple[int, ...]]]
@@ -87,7 +88,7 @@ def test_a_key_is_used_once(table: Descriptors, sent: Sent) -> None:
 
 
 def test_a_message_without_its_descriptor_breaks_the_protocol(table: Descriptors) -> None:
-    with pytest.raises(ValueError, match="without a descriptor"):
+    with pytest.raises(ProtocolError, match="without a descriptor"):
         table.on_message(b"a", KeepDescriptor(1, b"key"), deque())
 
 
