@@ -460,6 +460,24 @@ def test_a_replica_that_dies_soon_after_its_start_is_followed_ever_more_slowly()
     assert started(deployment, now), "one that has run for long is followed at once"
 
 
+def test_the_moments_that_an_update_waits_for_are_known() -> None:
+    deployment = Deployment(spec("one", replicas=1), 1)
+    (old,) = started(deployment, 0.0)
+    assert deployment.wake_at(0.0) == PROBATION_S
+    assert deployment.is_ready(PROBATION_S)
+    deployment.become(spec("two", replicas=1), 1)
+    deployment.may_replace = False
+    started(deployment, 10.0)
+    assert deployment.wake_at(10.0) == 10.0 + PROBATION_S
+    deployment.may_replace = True
+    deployment.step(11.0)
+    assert deployment.replicas[old].state is State.DRAINING
+    assert deployment.wake_at(11.0, linger_s=0.2) == 11.2
+    assert not deployment.has_spread(11.1, 0.2)
+    assert deployment.has_spread(11.2 + 1e-9, 0.2)
+    assert deployment.wake_at(11.2, linger_s=0.2) is None
+
+
 def test_replicas_that_die_together_have_failed_once() -> None:
     deployment = Deployment(spec(replicas=TRIES), TRIES)
     for id in started(deployment, 0.0):

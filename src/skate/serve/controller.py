@@ -222,7 +222,8 @@ class Controller:
                 await asyncio.sleep(PAUSE_S)
                 continue
             now = time.monotonic()
-            times = [at for each in self._deployments.values() if (at := each.wake_at(now)) is not None]
+            times = [at for each in self._deployments.values() if (at := each.wake_at(now, LINGER_S)) is not None]
+            times += [at for app in self._apps.values() if (at := app.concluded_at + LINGER_S) > now]
             unsettled = any(app.outcome is None for app in self._apps.values())
             wait = min([LOOK_EVERY_S if unsettled else WAKE_EVERY_S, *(at - now for at in times)])
             try:

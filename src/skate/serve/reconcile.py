@@ -230,9 +230,13 @@ class Deployment:
         """Tell handles once more: they may not have heard."""
         self._published = None
 
-    def wake_at(self, now: float) -> float | None:
-        """When `step` has something to do without an event; None: never."""
-        return self.not_before if self.failures and not self.broken and self.not_before > now else None
+    def wake_at(self, now: float, linger_s: float = 0.0) -> float | None:
+        """When time alone changes what is to be done, or what `is_ready` and `has_spread` say; None: never."""
+        times = [self.not_before] if self.failures and not self.broken else []
+        if not self.proven:
+            times += [each.since + PROBATION_S for each in self.members if each.version == self.spec.version]
+        times += [each.since + linger_s for each in self.replicas.values() if each.state is State.DRAINING]
+        return min((each for each in times if each > now), default=None)
 
     @property
     def members(self) -> list[Replica]:
