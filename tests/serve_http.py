@@ -118,6 +118,12 @@ def websocket_url(path: str) -> str:
     return f"ws://[{host}]:{port}{path}" if ":" in host else f"ws://{host}:{port}{path}"
 
 
+def delete_all() -> None:
+    """Delete every application. The controller and the port stay for the next test: starting both costs more."""
+    for name in serve.status().applications:
+        serve.delete(name)
+
+
 def metrics_of(app: str = "default") -> dict[str, Any]:
     """What the deployment that answers for an application has counted until now."""
     assert ask("/-/metrics").status == 200, "this has the controller ask the replicas"

@@ -117,16 +117,22 @@ def ended(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
 # -- one program -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
-def test_run_serves_until_it_is_told_to_end(shell: Shell, number: int) -> None:
+def test_run_serves_until_ctrl_c(shell: Shell) -> None:
     process = shell.begin("run", "hello:two", "--port", "0", "--route-prefix", "/api")
     url = shell.url()
     assert url.endswith("/api/")
     assert answer(url) == "one"
     assert re.search(r"^Serving hello:two at http://127\.0\.0\.1:\d+/api/  \(Ctrl-C ends it\)$", shell.out, re.M)
     assert "  Greeter   2 replicas\n" in shell.out
-    assert ended(process, number) == 0
+    ends(shell, process, url, signal.SIGINT)
     assert "Traceback" not in shell.out
+
+
+def ends(shell: Shell, process: subprocess.Popen[str], url: str, number: int) -> None:
+    """A signal ends what is served, in order and without a traceback."""
+    before = len(shell.out)
+    assert ended(process, number) == 0
+    assert "Traceback" not in shell.out[before:]
     assert shell.out.splitlines()[-1].startswith("Ending: requests in work are answered first")
     with pytest.raises(OSError, match="refused"):
         answer(url)
@@ -145,7 +151,7 @@ def test_a_changed_file_replaces_the_version_and_a_wrong_one_does_not(shell: She
     assert answer(url) == "the second"
     shell.greet("a third one")
     wait_for(lambda: answer(url) == "a third one", WITHIN_S, "the third version")
-    assert ended(process) == 0
+    ends(shell, process, url, signal.SIGTERM)
 
 
 def test_with_reload_the_first_version_may_be_wrong(shell: Shell) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from serve_http import Connection, address, ask, connection_to, websocket_url
+from serve_http import Connection, address, ask, connection_to, delete_all, websocket_url
 from skate import serve
 from skate.serve.exceptions import ServeError
 from skate.serve.keeper import _owner
@@ -47,8 +47,22 @@ async def caller(request: Request) -> Any:
     return {"path": request.url.path, "root": request.scope["root_path"]}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_port() -> Iterator[None]:
+    yield
+    serve.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def _ended(runtime: Any) -> Iterator[None]:
+    yield
+    delete_all()
+
+
+@pytest.fixture
+def own_port() -> Iterator[None]:
+    """HTTP with options of its own, which it has from its start to its end."""
+    serve.shutdown()
     yield
     serve.shutdown()
 
@@ -111,6 +125,7 @@ def test_a_port_of_zero_is_one_that_is_free_on_loopback_alone() -> None:
         socket.create_connection(("127.0.0.2", port), WITHIN_S)
 
 
+@pytest.mark.usefixtures("own_port")
 def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -121,6 +136,7 @@ def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it() -> 
     assert f"listens there, of Skate in process {os.getpid()}: " in _owner(port)
 
 
+@pytest.mark.usefixtures("own_port")
 def test_ipv6_is_answered_where_it_is_asked_for() -> None:
     run("app", "/", host="::1", port=0)
     assert address()[0] == "::1"
@@ -137,6 +153,7 @@ def test_another_port_while_http_is_answered_is_refused_with_advice() -> None:
     assert ask("/other").json["name"] == "other"
 
 
+@pytest.mark.usefixtures("own_port")
 def test_a_token_is_asked_for_everywhere_but_for_health_and_messages_have_a_limit() -> None:
     run("app", "/", http_options={"port": 0, "token": "open sesame", "max_websocket_bytes": 4000})
     right = {"Authorization": "Bearer open sesame"}
@@ -160,6 +177,7 @@ def test_a_token_is_asked_for_everywhere_but_for_health_and_messages_have_a_limi
         assert closed.value.rcvd.code == 1009
 
 
+@pytest.mark.usefixtures("own_port")
 def test_an_origin_that_is_allowed_may_write() -> None:
     serve.run(caller.bind(), http_options={"port": 0, "allowed_origins": ("https://friend.example",)})
     assert ask("/", "POST", headers={"Origin": "https://friend.example"}).status == 200
@@ -167,6 +185,7 @@ def test_an_origin_that_is_allowed_may_write() -> None:
     assert ask("/", "POST", headers={"Origin": "https://elsewhere.example"}).status == 403
 
 
+@pytest.mark.usefixtures("own_port")
 def test_a_page_of_an_origin_that_is_allowed_is_asked_for_the_token_and_may_read_the_answers() -> None:
     """Also of another application, which its request is passed on to."""
     run("app", "/", http_options={"port": 0, "token": "t", "allowed_origins": ("https://friend.example",)})
@@ -188,6 +207,7 @@ def test_a_page_of_an_origin_that_is_allowed_is_asked_for_the_token_and_may_read
         assert answer.headers["vary"] == "origin"
 
 
+@pytest.mark.usefixtures("own_port")
 def test_tracebacks_are_shown_if_that_is_asked_for() -> None:
     @serve.deployment
     async def fails(request: Request) -> None:
@@ -197,6 +217,7 @@ def test_tracebacks_are_shown_if_that_is_asked_for() -> None:
     assert "ValueError: shown" in ask("/").text
 
 
+@pytest.mark.usefixtures("own_port")
 def test_a_root_path_is_that_of_a_server_in_front() -> None:
     serve.run(caller.bind(), name="app", route_prefix="/app", http_options={"port": 0, "root_path": "/outside"})
     assert ask("/app/x").json == {"path": "/outside/app/x", "root": "/outside/app"}

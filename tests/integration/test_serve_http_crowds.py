@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from serve_http import UPGRADE, Connection, address, ask, connection_to, metrics_of
+from serve_http import UPGRADE, Connection, address, ask, connection_to, delete_all, metrics_of
 from skate import serve
 from skate.serve import keeper
 from waiting import WITHIN_S, wait_for
+
+#: Of every test here, so that one port is enough.
+HTTP = {"port": 0, "max_queued_requests": 2}
 
 
 @serve.deployment(max_ongoing_requests=1)
@@ -60,10 +63,16 @@ class Limited:
         return serve.get_replica_context().replica_tag
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_port() -> Iterator[None]:
+    yield
+    serve.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def _ended(runtime: Any) -> Iterator[None]:
     yield
-    serve.shutdown()
+    delete_all()
 
 
 @contextmanager
@@ -91,7 +100,7 @@ def status_of(connection: Connection, within_s: float = WITHIN_S) -> int | None:
 
 
 def test_clients_that_send_no_body_take_no_place(tmp_path: Path) -> None:
-    serve.run(Gated.bind(str(tmp_path)), port=0)
+    serve.run(Gated.bind(str(tmp_path)), http_options=HTTP)
     head = b"POST /take HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"
     silent = [socket.create_connection(address(), WITHIN_S) for _ in range(4)]
     for each in silent:
@@ -107,7 +116,7 @@ def test_clients_that_send_no_body_take_no_place(tmp_path: Path) -> None:
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
     """Two applications: /first passes on what is for /gated. Two requests may wait there."""
-    serve.run(Limited.bind(), name="first", route_prefix="/first", http_options={"port": 0, "max_queued_requests": 2})
+    serve.run(Limited.bind(), name="first", route_prefix="/first", http_options=HTTP)
     serve.run(Gated.bind(str(tmp_path)), name="gated", route_prefix="/gated")
     return tmp_path
 
@@ -166,7 +175,7 @@ def test_a_replica_that_cannot_be_reached_for_want_of_files_is_not_taken_for_dea
 
 
 def test_a_connection_starts_an_application_that_scales_and_no_other() -> None:
-    serve.run(Limited.options(num_replicas=0).bind(), name="none", route_prefix="/none", port=0)
+    serve.run(Limited.options(num_replicas=0).bind(), name="none", route_prefix="/none", http_options=HTTP)
     scaled = Limited.options(autoscaling_config={"min_replicas": 0, "initial_replicas": 0, "max_replicas": 1})
     serve.run(scaled.bind(), name="first", route_prefix="/first")
     assert ask("/first/id").status == 200

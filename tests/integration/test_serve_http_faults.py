@@ -20,7 +20,7 @@ import psutil
 import pytest
 from starlette.requests import Request
 
-from serve_http import Connection, address, ask, metrics_of, wait_until_free
+from serve_http import Connection, address, ask, delete_all, metrics_of, wait_until_free
 from skate import serve
 from waiting import WITHIN_S, wait_for
 
@@ -64,8 +64,22 @@ class Gated:
         raise ValueError("in the middle")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_port() -> Iterator[None]:
+    yield
+    serve.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def _ended(runtime: Any) -> Iterator[None]:
+    yield
+    delete_all()
+
+
+@pytest.fixture
+def own_port() -> Iterator[None]:
+    """HTTP with options of its own, which it has from its start to its end."""
+    serve.shutdown()
     yield
     serve.shutdown()
 
@@ -140,6 +154,7 @@ def test_a_running_request_whose_client_goes_is_cancelled(gated: Path) -> None:
     assert metrics_of()["errors"] == 0
 
 
+@pytest.mark.usefixtures("own_port")
 def test_a_request_that_takes_too_long_is_a_504_and_cancelled(tmp_path: Path) -> None:
     serve.run(Gated.bind(str(tmp_path)), http_options={"port": 0, "request_timeout_s": 0.2})
     answer = ask("/forever?number=1")
@@ -153,6 +168,7 @@ def test_a_request_that_takes_too_long_is_a_504_and_cancelled(tmp_path: Path) ->
     assert ask("/quick").text == "done"
 
 
+@pytest.mark.usefixtures("own_port")
 def test_a_plain_function_that_takes_too_long_is_a_504_at_once_and_keeps_its_place(tmp_path: Path) -> None:
     @serve.deployment(max_ongoing_requests=1)
     def slow(request: Request) -> str:
@@ -203,6 +219,7 @@ def test_health_is_answered_while_a_plain_function_computes(tmp_path: Path) -> N
         assert 0.0 < connections[0].answer().json <= 0.001, "the loop waits so long for each thread that computes"
 
 
+@pytest.mark.usefixtures("own_port")
 def test_no_place_is_lost_in_a_storm_of_disconnects_errors_and_timeouts(tmp_path: Path) -> None:
     """The same for requests that another replica has taken."""
     options = {"port": 0, "request_timeout_s": 0.3}

@@ -32,6 +32,7 @@ from serve_http_servers import (
     run,
     serving,
 )
+from skate.serve import http_server
 from skate.serve.http_server import HttpServer, HttpSettings
 
 __all__ = ["run"]  # a fixture
@@ -192,7 +193,11 @@ async def status_of(connection: socket.socket) -> int:
     return int((await loop.sock_recv(connection, 1000)).split()[1])
 
 
-def test_accepting_goes_on_after_descriptors_ran_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_accepting_goes_on_after_descriptors_ran_out(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "ACCEPT_PAUSE_S", 0.1)
+
     async def scenario() -> None:
         async with serving() as served, client(served) as one:
             assert (await one.get()).status == 200
@@ -344,7 +349,7 @@ def test_a_request_that_runs_is_not_silence(run: Run) -> None:
         limits = {"header_timeout_s": 0.05, "body_timeout_s": 0.05, "keep_alive_s": 0.05}
         async with serving(**limits) as served, client(served) as one:
             one.send(request("/wait", b"body"))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             served.app.gate.set()
             assert (await one.response()).body == b"waited"
 
@@ -355,7 +360,7 @@ def test_a_client_that_does_not_read_is_cut_off(run: Run) -> None:
     """Both while the app sends, and when the app is done and the response waits in the buffer."""
 
     async def scenario() -> None:
-        async with serving(write_timeout_s=0.2) as served:
+        async with serving(write_timeout_s=0.1) as served:
             for path in (b"/flood", b"/large"):
                 served.app.events.clear()
                 with socket.socket() as deaf:
@@ -486,7 +491,7 @@ def test_a_websocket_handshake_that_is_not_one_is_answered(run: Run) -> None:
 
 def test_a_websocket_client_that_pings_and_does_not_read_fills_no_memory(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(write_timeout_s=0.3) as served:
+        async with serving(write_timeout_s=0.15) as served:
             with socket.socket() as deaf:
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.setblocking(False)

@@ -152,7 +152,7 @@ def test_a_body_that_drips_is_refused_with_408(run: Run, chunked: bool) -> None:
             await asyncio.sleep(0.02)
 
     async def scenario() -> None:
-        async with serving(body_timeout_s=0.3) as served, client(served) as one:
+        async with serving(body_timeout_s=0.15) as served, client(served) as one:
             dripping = asyncio.create_task(drip(one))
             response = await one.response()
             assert (response.status, response.closes) == (408, True)
@@ -164,14 +164,14 @@ def test_a_body_that_drips_is_refused_with_408(run: Run, chunked: bool) -> None:
 
 def test_a_body_that_comes_fast_enough_may_take_long(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(body_timeout_s=0.3) as served, client(served) as one:
+        async with serving(body_timeout_s=0.2) as served, client(served) as one:
             one.send(b"POST /echo HTTP/1.1\r\nContent-Length: 40000\r\n\r\n")
             begin = time.monotonic()
-            for _ in range(40):
-                one.send(bytes(1000))
+            for _ in range(20):
+                one.send(bytes(2000))
                 await asyncio.sleep(0.02)
             assert len((await one.response()).body) == 40_000
-            assert time.monotonic() - begin > 0.6, "longer than the limit of a silence"
+            assert time.monotonic() - begin > 0.3, "longer than the limit of a silence"
 
     run(scenario())
 
@@ -184,14 +184,14 @@ def test_a_websocket_whose_message_waits_for_the_app_is_not_taken_for_dead(run: 
 
     async def scenario() -> None:
         async with serving() as served:
-            served.server._config.ws_ping_interval = served.server._config.ws_ping_timeout = 0.1
+            served.server._config.ws_ping_interval = served.server._config.ws_ping_timeout = 0.05
             async with connect(f"ws://127.0.0.1:{served.port}/slow", ping_interval=None) as websocket:
                 await websocket.send("one")
                 await websocket.send("two")
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.25)
                 served.app.gate.set()
                 assert [await websocket.recv() for _ in range(2)] == ["one", "two"]
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.25)
                 await websocket.send("three")
                 assert await websocket.recv() == "three"
 

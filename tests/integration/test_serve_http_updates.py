@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import random
 import threading
@@ -15,7 +16,7 @@ from starlette.requests import Request
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from serve_http import Connection, address, ask, connection_to, websocket_url
+from serve_http import Connection, address, ask, connection_to, delete_all, websocket_url
 from skate import serve
 from waiting import WITHIN_S, wait_for
 
@@ -55,10 +56,16 @@ class Versioned:
             await socket.send({"version": self.version, "message": message})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_port() -> Iterator[None]:
+    yield
+    serve.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def _ended(runtime: Any) -> Iterator[None]:
     yield
-    serve.shutdown()
+    delete_all()
 
 
 def run(version: int, name: str = "default", prefix: str = "/", **options: Any) -> None:
@@ -211,24 +218,27 @@ def test_a_silent_connection_is_closed_after_the_grace_and_not_before() -> None:
     silent.close()
 
 
-@pytest.mark.parametrize("through_another", [False, True])
-def test_a_websocket_is_closed_with_a_code_that_asks_to_connect_again(through_another: bool) -> None:
+def test_a_websocket_is_closed_with_a_code_that_asks_to_connect_again() -> None:
+    """One that its own replica has taken, and one that came through a replica of another application."""
     run(1, "front", "/front", port=0)
     run(1, "app", "/app")
     own = {ask("/app/").json["replica"] for _ in range(20)}
-    with connection_to(lambda replica: (replica in own) != through_another) as near:
-        # The websocket takes over a connection whose other end is known.
-        sock = near.sock.dup()
-        with connect(websocket_url("/app/loop"), sock=sock) as websocket:
-            websocket.send("hello")
-            assert websocket.recv(WITHIN_S) == '{"version":1,"message":"hello"}'
-            threads = [threading.Thread(target=run, args=(2, "app", "/app"))]
-            threads[0].start()
+    with contextlib.ExitStack() as stack:
+        websockets = []
+        for is_wanted in (own.__contains__, lambda replica: replica not in own):
+            near = stack.enter_context(connection_to(is_wanted))
+            # The websocket takes over a connection whose other end is known.
+            websockets.append(stack.enter_context(connect(websocket_url("/app/loop"), sock=near.sock.dup())))
+            websockets[-1].send("hello")
+            assert websockets[-1].recv(WITHIN_S) == '{"version":1,"message":"hello"}'
+        update = threading.Thread(target=run, args=(2, "app", "/app"))
+        update.start()
+        for websocket in websockets:
             with pytest.raises(ConnectionClosed) as closed:
                 websocket.recv(WITHIN_S)
-            threads[0].join()
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1012
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1012
+        update.join()
     with connect(websocket_url("/app/loop")) as websocket:
         websocket.send("again")
         assert websocket.recv(WITHIN_S) == '{"version":2,"message":"again"}'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,9 +31,10 @@ class Busy:
     def check_health(self) -> None:
         self.checks += 1
 
-    def work(self, seconds: float) -> int:
+    def work(self, checks: int) -> int:
+        """Be busy until the replica was found well so often."""
         before = self.checks
-        time.sleep(seconds)
+        wait_for(lambda: self.checks >= before + checks, WITHIN_S, "the checks")
         return self.checks - before
 
     def meet(self, others: int) -> bool:
@@ -49,7 +49,7 @@ class Busy:
 
 def test_a_busy_replica_is_well() -> None:
     serve.run(Busy.bind(), route_prefix=None)
-    checked = serve.get_deployment_handle("Busy").work.remote(2.0).result(timeout_s=WITHIN_S)
+    checked = serve.get_deployment_handle("Busy").work.remote(4).result(timeout_s=WITHIN_S)
     assert checked > 3  # of a replica that is killed after three that do not return
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -19,9 +20,9 @@ from serve_fire import Fire
 from skate import serve
 from skate.serve.records import NAMESPACE
 
-FIRE_S = float(os.environ.get("SKATE_FIRE_S", "8"))
+FIRE_S = float(os.environ.get("SKATE_FIRE_S", "4"))
 UPDATES = int(os.environ.get("SKATE_FIRE_UPDATES", "1"))
-SOAK_S = float(os.environ.get("SKATE_SOAK_S", "3"))
+SOAK_S = float(os.environ.get("SKATE_SOAK_S", "2"))
 #: A death is noted after the kill: the process has to be scheduled to die.
 SLACK_S = 0.5
 
@@ -54,12 +55,10 @@ def deploy(version: str) -> None:
 
 
 @pytest.fixture
-def _serving() -> Iterator[None]:
-    skate.init(num_cpus=2)
+def _serving(runtime: ModuleType) -> Iterator[None]:
     deploy("v0")
     yield
     serve.shutdown()
-    skate.shutdown()
 
 
 @pytest.mark.timeout(FIRE_S + 120)

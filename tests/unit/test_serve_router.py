@@ -120,7 +120,7 @@ class Traffic(RuleBasedStateMachine):
         assert not (free and self.queue)
 
 
-Traffic.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestTraffic = Traffic.TestCase
 
 

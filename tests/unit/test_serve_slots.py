@@ -75,7 +75,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.integers(1, 3), OPERATIONS)
 def test_a_place_is_never_lost_nor_given_twice(limit: int, operations: list[tuple[str, int]]) -> None:
     """Operations follow each other without a tick of the loop between them, unless one is drawn."""

@@ -82,7 +82,7 @@ class Models:
 )
 class Busy:
     async def __call__(self) -> str:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         return "done"
 
 
