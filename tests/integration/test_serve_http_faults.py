@@ -303,6 +303,26 @@ def test_malformed_requests_and_floods_leave_the_replica_as_it_was(gated: Path) 
     assert replica_process().pid == process.pid
 
 
+@pytest.mark.usefixtures("own_port")
+def test_a_client_that_does_not_read_loses_its_place_after_the_limit(tmp_path: Path) -> None:
+    @serve.deployment(max_ongoing_requests=1)
+    class Flood:
+        async def __call__(self, request: Request) -> Any:
+            return self.pieces() if request.url.path == "/flood" else "done"
+
+        async def pieces(self) -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield bytes(1 << 16)
+            finally:
+                (tmp_path / "over").touch()
+
+    serve.run(Flood.bind(), http_options={"port": 0, "write_timeout_s": 0.2})
+    with asked(["/flood"]):
+        wait_for((tmp_path / "over").exists, WITHIN_S, "the stream to end")
+        assert ask("/quick").text == "done"
+
+
 def test_a_thousand_idle_connections_leave_room_for_others(gated: Path) -> None:
     process = replica_process()
     files = process.num_fds()

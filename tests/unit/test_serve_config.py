@@ -86,6 +86,7 @@ def test_a_wrong_setting_of_autoscaling_is_refused_by_name(given: dict[str, Any]
         ("keep_alive_timeout_s", None),
         ("header_timeout_s", -1),
         ("body_timeout_s", "x"),
+        ("write_timeout_s", 0),
         ("max_body_bytes", -1),
         ("max_websocket_bytes", 65 << 20),
         ("max_header_bytes", 10),

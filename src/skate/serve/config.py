@@ -109,6 +109,8 @@ class HTTPOptions:
     header_timeout_s: float = 10.0
     #: The silence allowed within a body, and how much later it may end than at 16 KiB in each second. Then it is a 408.
     body_timeout_s: float = 60.0
+    #: How long a client may take nothing of what is sent to it. Then its connection ends, and the work for it.
+    write_timeout_s: float = 60.0
     #: Of one message of a websocket that a client sends; a longer one closes it with code 1009. At most 64 MiB.
     max_websocket_bytes: int = 16 << 20
     #: Requests that may wait in one replica where its deployment sets no max_queued_requests.
@@ -128,7 +130,7 @@ class HTTPOptions:
             raise ValueError(f"{where}: root_path is {self.root_path!r}; it may be a path that begins with '/'.")
         if self.request_timeout_s is not None:
             positive(where, "request_timeout_s", self.request_timeout_s)
-        for name in ("keep_alive_timeout_s", "header_timeout_s", "body_timeout_s"):
+        for name in ("keep_alive_timeout_s", "header_timeout_s", "body_timeout_s", "write_timeout_s"):
             positive(where, name, getattr(self, name))
         for name, least in (("max_body_bytes", 0), ("max_header_bytes", 256), ("max_queued_requests", 0)):
             whole(where, name, getattr(self, name), least)

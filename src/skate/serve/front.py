@@ -91,6 +91,7 @@ class Front:
                 max_header_bytes=http.max_header_bytes,
                 max_body_bytes=http.max_body_bytes,
                 body_timeout_s=http.body_timeout_s,
+                write_timeout_s=http.write_timeout_s,
                 max_websocket_bytes=http.max_websocket_bytes,
                 root_path=http.root_path,
             ),

@@ -47,6 +47,8 @@ SWEEP_S_MAX = 1.0
 FAREWELL_S = 0.5
 #: Between two looks whether a drain has come to its end.
 DRAIN_LOOK_S = 0.01
+#: The kernel's largest limit of time.
+UNHEARD_MS_MAX = (1 << 31) - 1
 
 
 class HttpServer:
@@ -73,6 +75,9 @@ class HttpServer:
         timeouts_s = (settings.header_timeout_s, settings.body_timeout_s, settings.write_timeout_s)
         self._sweep_s = min(SWEEP_S_MAX, settings.keep_alive_s / 4, *(timeout_s / 4 for timeout_s in timeouts_s))
         self._sweep_due = 0.0
+        #: How long the kernel waits for a sign that what it sends has arrived. By itself it would try for a quarter of
+        #: an hour, and take megabytes meanwhile: a stream of small pieces would not see that its client has vanished.
+        self._unheard_ms = min(max(1, round(1000 * settings.write_timeout_s)), UNHEARD_MS_MAX)
 
     @property
     def connections(self) -> int:
@@ -131,6 +136,7 @@ class HttpServer:
             connection.setblocking(False)
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._unheard_ms)
             await loop.connect_accepted_socket(lambda: HttpConnection(self._config, self._state, {}, loop), connection)
         except OSError as error:
             LOGGER.debug("a connection was lost before it was open: %s", error)
