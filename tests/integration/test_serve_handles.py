@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +18,7 @@ import pytest
 import skate
 from skate import serve
 from skate.exceptions import NotInitializedError
+from skate.serve.records import CONTROLLER, NAMESPACE
 from waiting import wait_for
 
 
@@ -348,11 +351,37 @@ def test_requests_beyond_the_queue_are_refused_and_the_others_are_answered(tmp_p
     worker = run(Worker.options(max_ongoing_requests=1, max_queued_requests=2).bind())
     gate = tmp_path / "gate"
     taken = [worker.wait_for_file.remote(str(gate)) for _ in range(3)]
-    with pytest.raises(serve.BackPressureError, match="max_queued_requests"):
-        worker.remote().result()
+    for _ in range(3):
+        with pytest.raises(serve.BackPressureError, match="max_queued_requests"):
+            worker.remote().result()
     gate.touch()
     assert [response.result(timeout_s=20) for response in taken] == [str(gate)] * 3
     assert worker.remote(3).result() == 3
+
+    def counted() -> list[int]:
+        metrics = serve.status().applications["default"].deployments["Worker"].metrics
+        return [metrics["rejected"], metrics["requests"]]
+
+    wait_for(lambda: counted() == [3, 4], 20, "the controller to hear of the refusals")
+
+
+def test_refusals_are_counted_once_also_if_the_controller_dies(tmp_path: Path) -> None:
+    worker = run(Worker.options(max_ongoing_requests=1, max_queued_requests=0).bind())
+    gate = tmp_path / "gate"
+    taken = worker.wait_for_file.remote(str(gate))
+    controller = skate.get_actor(CONTROLLER, NAMESPACE)
+    process = skate.get(controller.__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(process, signal.SIGSTOP)
+    with pytest.raises(serve.BackPressureError):
+        worker.remote().result()
+    os.kill(process, signal.SIGKILL)
+
+    def rejected() -> int:
+        return int(serve.status().applications["default"].deployments["Worker"].metrics["rejected"])
+
+    wait_for(lambda: rejected() == 1, 20, "the next controller to hear of the refusal")
+    gate.touch()
+    assert taken.result(timeout_s=20) == str(gate)
 
 
 def test_responses_that_are_dropped_hold_no_places() -> None:

@@ -131,6 +131,7 @@ def test_requests_that_are_passed_on_wait_up_to_the_limit(two: Path) -> None:
         (two / "open").touch()
         assert [status_of(each) for each in connections[:3]] == 3 * [200]
         assert connections[3].ask("/gated/wait").json == "done"
+    wait_for(lambda: metrics_of("gated")["rejected"] == 2, WITHIN_S, "the controller to hear of the refusals")
 
 
 def test_a_websocket_that_waits_to_be_passed_on_leaves_the_queue_with_its_client(two: Path) -> None:

@@ -147,10 +147,13 @@ class Controller:
         await asyncio.wait([asyncio.ensure_future(self._crew.probe(list(self._deployments.values())))], timeout=ASK_S)
         return ServeStatus(self._address, {name: self._report(app) for name, app in self._apps.items()})
 
-    async def waiting(self, process: str, counts: dict[str, int]) -> None:
-        """Note how many requests of a process wait for a replica."""
+    async def waiting(self, process: str, counts: dict[str, int], refused: dict[str, int]) -> None:
+        """Note how many requests of a process wait for a replica, and how many more it has refused."""
         for key, count in counts.items():
             self._demand.waits(key, process, count)
+        for key, count in refused.items():
+            if key in self._deployments:
+                self._demand.refused(key, count)
         self._demand.look(self._deployments)
         self._changed.set()
 

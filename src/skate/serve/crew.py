@@ -57,7 +57,7 @@ class Crew:
         self._probes: dict[Key, asyncio.Task[None]] = {}
         #: Why a replica was ended that was not well.
         self._unwell: dict[Key, str] = {}
-        #: What each replica has counted; and, by deployment, those that are gone.
+        #: What each replica has counted; and, by deployment, those that are gone, and processes with handles.
         self.counted: dict[Key, Snapshot] = {}
         self.gone: dict[str, Snapshot] = {}
         #: Why a deployment has fewer replicas than it is to have, if its nodes are full.

@@ -60,6 +60,10 @@ class Demand:
         else:
             self._waiting.pop((key, process), None)
 
+    def refused(self, key: str, count: int) -> None:
+        """Count requests that were refused before they reached a replica."""
+        self._crew.gone.setdefault(key, Snapshot()).rejected += count
+
     def look(self, deployments: Mapping[str, Deployment]) -> None:
         """Say how many replicas deployments are to have by now."""
         now = time.monotonic()

@@ -88,8 +88,14 @@ class Dispatcher:
             self._watch(each)
         if error is not None:
             request.bound(None, None, error)
+            if isinstance(error, BackPressureError):
+                self.refused()
         else:
             _reporter.wake()
+
+    def refused(self) -> None:
+        """A request was refused in this process, because too many wait: the controller counts it."""
+        _reporter.refused(self.key)
 
     def send_later(self, request: Request) -> None:
         """Hold a request back, because it lacks arguments, until `send_now`."""

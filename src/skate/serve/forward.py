@@ -133,6 +133,7 @@ async def _place(owner: Dispatcher, passage: Passage, most_waiting: int) -> None
         return
     if owner.router.max_queued < 0 and owner.waiting > most_waiting:
         _give_up(owner, passage)
+        owner.refused()
         raise BackPressureError(deployment=owner.key.partition("#")[2], waiting=most_waiting)
     loop = asyncio.get_running_loop()
     bound = loop.create_future()

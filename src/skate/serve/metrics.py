@@ -92,7 +92,7 @@ class ReplicaMetrics(Snapshot):
 HELP = {
     "requests_total": ("counter", "Requests that were answered, errors included."),
     "errors_total": ("counter", "Requests whose handler raised."),
-    "rejected_total": ("counter", "Requests that its replicas refused because too many waited; handles refuse others."),
+    "rejected_total": ("counter", "Requests that were refused because too many waited, by replicas and by handles."),
     "working": ("gauge", "Requests that replicas work on."),
     "waiting": ("gauge", "Requests that wait, in replicas and in handles."),
     "replicas": ("gauge", "Replicas that take requests."),
