@@ -125,6 +125,38 @@ def test_websockets_are_described_beside_the_paths(document: Any) -> None:
     assert document["x-websockets"]["/loop"]["summary"] == "Closed loop."
 
 
+class Lists:
+    @serve.get("/sum")
+    async def sum(self, x: list[int], words: set[str] | None = None, y: tuple[float, ...] = (1.0, 2.0)) -> Any:
+        raise AssertionError
+
+    @serve.get("/a-b")
+    @serve.get("/a_b")
+    @serve.get("/a.b")
+    async def get(self) -> None: ...
+
+
+def test_a_list_in_a_get_request_is_a_parameter_of_the_query() -> None:
+    operation = ask(app_of(Lists), "GET", "/openapi.json").json["paths"]["/sum"]["get"]
+    assert "requestBody" not in operation
+    x, words, y = operation["parameters"]
+    assert x == {
+        "name": "x",
+        "in": "query",
+        "required": True,
+        "schema": {"type": "array", "items": {"type": "integer"}},
+    }
+    assert (words["in"], words["required"], y["schema"]["default"]) == ("query", False, [1.0, 2.0])
+    page = ask(app_of(Lists), "GET", "/docs").body.decode()
+    assert "<input data-in='query' data-list name='y' value='1.0, 2.0'>" in page
+
+
+def test_operations_have_identifiers_of_their_own() -> None:
+    paths = ask(app_of(Lists), "GET", "/openapi.json").json["paths"]
+    identifiers = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert sorted(identifiers) == ["get_get_a_b", "get_get_a_b_2", "get_get_a_b_3", "get_sum_sum"]
+
+
 def test_the_prefix_is_the_server_of_the_document() -> None:
     document = ask(app_of(Described), "GET", "/brain/openapi.json", root_path="/brain").json
     assert document["servers"] == [{"url": "/brain"}]

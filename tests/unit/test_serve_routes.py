@@ -147,6 +147,10 @@ class Api:
     async def limited(self, n: Annotated[int, msgspec.Meta(ge=1)]) -> int:
         return n
 
+    @serve.get("/sum")
+    async def sum(self, x: list[int], words: set[str] | None = None, y: tuple[float, ...] = (1.0,)) -> Any:
+        return [x, sorted(words or ()), y]
+
     @serve.post("/starlette")
     async def starlette(self, request: Request) -> PlainTextResponse:
         return PlainTextResponse(await request.body(), 201, {"x-path": request.url.path})
@@ -259,6 +263,14 @@ def test_malformed_json_is_a_bad_request(app: Any, body: bytes) -> None:
 def test_a_wrong_or_missing_parameter_is_named(app: Any, target: str, field: str) -> None:
     answer = ask(app, "GET", target)
     assert (answer.status, answer.json["field"]) == (422, field)
+
+
+def test_a_list_in_a_get_request_is_a_parameter_that_is_repeated(app: Any) -> None:
+    assert ask(app, "GET", "/sum?x=1&words=b&x=2&words=a&words=b").json == [[1, 2], ["a", "b"], [1.0]]
+    assert ask(app, "GET", "/sum?x=7&y=0.5").json == [[7], [], [0.5]]
+    for target in ("/sum", "/sum?x=1&x=two"):
+        answer = ask(app, "GET", target)
+        assert (answer.status, answer.json["field"]) == (422, "x")
 
 
 def test_unknown_paths_and_wrong_methods_are_told_apart(app: Any) -> None:

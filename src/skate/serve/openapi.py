@@ -8,6 +8,7 @@ addresses are relative, so it works behind any prefix. OpenAPI has no place for 
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import sys
@@ -34,12 +35,15 @@ def document(title: str, routes: Sequence[Route], root_path: str = "") -> dict[s
     schemas = _Schemas(types)
     paths: dict[str, dict[str, Any]] = {}
     sockets: dict[str, Any] = {}
+    identifiers: set[str] = set()
     for route in routes:
         path = _REST.sub("}", route.path)
         if route.method == WEBSOCKET:
             sockets[path] = {**_texts(route), "parameters": _parameters(route, schemas)}
         else:
-            paths.setdefault(path, {})[route.method.lower()] = _operation(route, schemas)
+            operation = _operation(route, schemas)
+            operation["operationId"] = _one_that_is_free(operation["operationId"], identifiers)
+            paths.setdefault(path, {})[route.method.lower()] = operation
     result = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "1"},
@@ -115,6 +119,14 @@ _BODY_KINDS = ("application/json", "application/msgpack")
 
 def _identifier(route: Route) -> str:
     return re.sub(r"\W+", "_", f"{route.name}{_REST.sub('}', route.path)}").strip("_")
+
+
+def _one_that_is_free(identifier: str, taken: set[str]) -> str:
+    """The identifier, with a number if another operation has it: generated clients make a function of each."""
+    numbered = (f"{identifier}_{number}" for number in itertools.count(2))
+    found = next(each for each in itertools.chain([identifier], numbered) if each not in taken)
+    taken.add(found)
+    return found
 
 
 def _error(*names: str) -> dict[str, Any]:
@@ -206,7 +218,8 @@ def _endpoint(method: str, path: str, operation: dict[str, Any]) -> str:
     fields = [
         f"<label><span><code>{html.escape(each['name'])}</code> <small>{each['in']}, {_kind(each['schema'])}"
         f"{'' if each['required'] else ', optional'}</small></span>"
-        f"<input data-in='{each['in']}' name='{html.escape(each['name'])}'{' required' if each['required'] else ''} "
+        f"<input data-in='{each['in']}'{' data-list' if _is_list(each['schema']) else ''} "
+        f"name='{html.escape(each['name'])}'{' required' if each['required'] else ''} "
         f"value='{_default(each['schema'])}'></label>"
         for each in parameters
     ]
@@ -234,7 +247,14 @@ def _default(schema: dict[str, Any]) -> str:
     default = schema.get("default")
     if default is None:
         return ""
+    if _is_list(schema):
+        return html.escape(", ".join(str(each) for each in default))
     return html.escape(default if isinstance(default, str) else json.dumps(default))
+
+
+def _is_list(schema: dict[str, Any]) -> bool:
+    """Whether a parameter may be repeated. In the form its values stand between commas."""
+    return schema.get("type") == "array" or any(_is_list(each) for each in schema.get("anyOf", ()))
 
 
 def _kind(schema: dict[str, Any]) -> str:
@@ -310,6 +330,8 @@ for (const form of document.forms) form.onsubmit = async event => {
   let path = form.dataset.path;
   for (const field of form.querySelectorAll('input')) {
     if (field.dataset.in === 'path') path = path.replace(`{${field.name}}`, encodeURIComponent(field.value));
+    else if (field.value !== '' && 'list' in field.dataset)
+      for (const value of field.value.split(',')) query.append(field.name, value.trim());
     else if (field.value !== '') query.append(field.name, field.value);
   }
   const options = {method: form.dataset.method};

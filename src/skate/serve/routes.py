@@ -40,6 +40,7 @@ from skate.serve.signatures import (
     Route,
     Source,
     hints_of,
+    is_repeated,
     names_around,
     pattern_of,
     routes_of,
@@ -144,6 +145,10 @@ class Endpoint:
         self.takes_starlette_socket = Source.STARLETTE_SOCKET in sources
         #: Code in a thread cannot be stopped, so only `async def` is cancelled when the client goes away.
         self.can_be_cancelled = inspect.iscoroutinefunction(function)
+        #: Parameters of the query of which each value stands by itself: ?x=1&x=2.
+        self._repeated = {
+            each.name for each in route.parameters if each.source is Source.QUERY and is_repeated(each.annotation)
+        }
         self._reads_body = bool(sources & {Source.BODY, Source.RAW_BODY})
         self._body = next((BodyReader(each) for each in route.parameters if each.source is Source.BODY), None)
 
@@ -152,7 +157,7 @@ class Endpoint:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Read the arguments of the method from a request. Raises Refusal for what does not fit."""
         raw = await read_body(receive) if self._reads_body else b""
-        query: dict[str, str] | None = None
+        query: dict[str, Any] | None = None
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for each in self.parameters:
@@ -164,7 +169,10 @@ class Endpoint:
                 value = self._body.read(scope, raw)
             elif source is Source.QUERY:
                 if query is None:
-                    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+                    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+                    query = dict(pairs)
+                    for name in self._repeated & query.keys():
+                        query[name] = [value for of, value in pairs if of == name]
                 value = converted(each, query[each.name]) if each.name in query else default_of(each)
             elif source is Source.RAW_BODY:
                 value = raw
@@ -373,7 +381,7 @@ def _is_msgpack(scope: Scope) -> bool:
     return False
 
 
-def converted(parameter: Parameter, text: str) -> Any:
+def converted(parameter: Parameter, text: str | list[str]) -> Any:
     """A part of the path or query as the type of its parameter. Raises Refusal if the text does not fit."""
     if parameter.annotation is str:
         return text

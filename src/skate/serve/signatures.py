@@ -5,7 +5,8 @@
     the body, JSON or MessagePack       one struct, dataclass, TypedDict, NamedTuple, attrs class, list or dict
     the raw body                        bytes
     the request, the socket             starlette's Request and WebSocket, our WebSocket, or an unannotated `request`
-    the query                           every other one: str, int, float, bool, enums, dates, and these or None
+    the query                           every other one: str, int, float, bool, enums, dates, and these or None;
+                                        in GET requests and websockets also lists, sets and tuples of such: ?x=1&x=2
 
 Annotations may be text (`from __future__ import annotations`). Their meaning is looked up as early as possible and kept
 on the function, because a function that travels to another process by value leaves the names around it behind.
@@ -62,6 +63,11 @@ _BODY_TYPES = (
     types.DictType,
     types.RawType,
 )
+
+#: Of these, what may be a parameter of the query that is repeated.
+_COLLECTIONS = (types.ListType, types.SetType, types.FrozenSetType, types.VarTupleType, types.CollectionType)
+#: Their requests have no body as a rule.
+_WITHOUT_BODY = ("GET", WEBSOCKET)
 
 _BRACES = re.compile(r"\{(?P<name>[^{}:]*)(?P<rest>:path)?\}")
 
@@ -214,6 +220,8 @@ def _source(
         source = None if any(each.source in _SOCKETS for each in before) else Source.SOCKET
     if source is None:
         source = _from_data(annotation, where)
+        if source is Source.BODY and method in _WITHOUT_BODY and is_repeated(annotation):
+            source = Source.QUERY
     if (source in _SOCKETS) != (method == WEBSOCKET) and source not in (Source.PATH, Source.QUERY):
         kind = "a websocket" if method == WEBSOCKET else f"{method} requests"
         raise TypeError(f"{where} would be the {source.value}, and a handler of {kind} has none.")
@@ -261,7 +269,7 @@ def _from_data(annotation: Any, where: str) -> Source:
         kind = types.type_info(annotation)
     except TypeError as error:
         raise TypeError(f"{where}: {annotation!r} cannot be read from a request.\n  why:  {error}.") from None
-    members = kind.types if isinstance(kind, types.UnionType) else (kind,)
+    members = _members(kind)
     if any(isinstance(each, types.CustomType) for each in members):
         raise TypeError(
             f"{where}: {annotation!r} cannot be read from a request.\n"
@@ -269,6 +277,23 @@ def _from_data(annotation: Any, where: str) -> Source:
             "for the raw body, or starlette.requests.Request for everything."
         )
     return Source.BODY if any(isinstance(each, _BODY_TYPES) for each in members) else Source.QUERY
+
+
+def is_repeated(annotation: Any) -> bool:
+    """Whether values of a type are written in a query one by one: a list of numbers is, a list of lists is not."""
+    if annotation is REQUIRED:
+        return False
+    members = _members(types.type_info(annotation))
+    found = [each for each in members if isinstance(each, _BODY_TYPES)]
+    return bool(found) and all(
+        isinstance(each, _COLLECTIONS) and not any(isinstance(item, _BODY_TYPES) for item in _members(each.item_type))
+        for each in found
+    )
+
+
+def _members(kind: types.Type) -> tuple[types.Type, ...]:
+    """The types of a union; any other type alone."""
+    return kind.types if isinstance(kind, types.UnionType) else (kind,)
 
 
 def hints_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
