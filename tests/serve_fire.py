@@ -46,12 +46,15 @@ class Outcome:
 
 
 class Fire:
-    """Clients of all kinds that ask without a pause, or with short ones, until the block ends.
+    """Clients of all kinds that ask until the block ends: over HTTP with random pauses, else with pauses of `pause_s`.
 
     The application answers a number with `[version, number]` at `/?n=NUMBER`, at the websocket `/loop`, and by handle.
     """
 
-    def __init__(self, *, http_clients: int = 6, handles: int = 2, websockets: int = 2, seed: int = 0) -> None:
+    def __init__(
+        self, *, http_clients: int = 6, handles: int = 2, websockets: int = 2, seed: int = 0, pause_s: float = 0.0
+    ) -> None:
+        self._pause_s = pause_s
         self.outcome = Outcome()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -124,6 +127,7 @@ class Fire:
                 self._note("handle", number, handle.echo.remote(number).result(timeout_s=30))
             except (ActorDiedError, TimeoutError) as error:
                 self._failed("handle", sent, error)
+            self._ended.wait(self._pause_s)
 
     def _websocket(self, rng: random.Random) -> None:
         """Ask over a websocket; a server that leaves closes it with code 1012, and another is asked."""
@@ -136,6 +140,7 @@ class Fire:
                         socket.send(str(number))
                         version, _, answered = str(socket.recv(timeout=30)).partition(" ")
                         self._note("websocket", number, (version, int(answered)))
+                        self._ended.wait(self._pause_s)
             except ConnectionClosed as closed:
                 if closed.rcvd is None or closed.rcvd.code != 1012:
                     self._failed("websocket", sent, closed)

@@ -10,6 +10,9 @@ from typing import Any
 import skate
 from waiting import wait_for
 
+#: Between two calls of a thread: the replicas are to have the most of the machine.
+PAUSE_S = 0.005
+
 
 class Load:
     """Threads that call all the time, until the block ends.
@@ -32,7 +35,7 @@ class Load:
                 self.answers.append(self._call())
             except BaseException as error:  # the test looks at it
                 self.errors.append(error)
-            self._ended.wait(0.001)
+            self._ended.wait(PAUSE_S)
 
     def wait_for_more(self, count: int = 20) -> None:
         """Return when so many calls have ended from now on."""

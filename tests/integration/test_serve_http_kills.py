@@ -61,7 +61,7 @@ class Load:
                     self.answers.append(answer)
                     if answer.status == 200:
                         self.pids.add(answer.json["pid"])
-                    if "connection" in answer.headers or self._ended.wait(0.002):
+                    if "connection" in answer.headers or self._ended.wait(0.005):
                         break
             except (OSError, http.client.HTTPException) as error:
                 self.failures.append(error)

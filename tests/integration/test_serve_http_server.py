@@ -554,8 +554,10 @@ def test_a_drain_lets_running_requests_finish(run: Run) -> None:
 
 
 def test_a_drain_closes_silent_connections_and_cancels_requests_at_its_timeout(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(http_server, "FAREWELL_S", 0.1)
+
     async def scenario() -> None:
         async with serving() as served, client(served) as silent, client(served) as busy:
             assert (await silent.get()).status == 200

@@ -23,7 +23,7 @@ from waiting import WITHIN_S, wait_for
 #: A client that pauses, pauses shorter than this.
 GRACE_S = 1.5
 #: All clients pause a little, so that the replicas have the most of the machine.
-PAUSE_S = 0.005
+PAUSE_S = 0.015
 STREAM = [f"{number}\n" for number in range(20)]
 
 

@@ -1,6 +1,7 @@
 """Rolling updates and kills under load: only what was in flight on the killed replica fails.
 
 `make chaos` and `make soak` run the same for longer: SKATE_FIRE_S, SKATE_FIRE_UPDATES and SKATE_SOAK_S say how long.
+Their clients make no pauses.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from skate.serve.records import NAMESPACE
 FIRE_S = float(os.environ.get("SKATE_FIRE_S", "4"))
 UPDATES = int(os.environ.get("SKATE_FIRE_UPDATES", "1"))
 SOAK_S = float(os.environ.get("SKATE_SOAK_S", "2"))
+#: Between two requests of a handle or a websocket.
+PAUSE_S = 0.0 if {"SKATE_FIRE_S", "SKATE_SOAK_S"} & os.environ.keys() else 0.004
 #: A death is noted after the kill: the process has to be scheduled to die.
 SLACK_S = 0.5
 
@@ -65,7 +68,7 @@ def _serving(runtime: ModuleType) -> Iterator[None]:
 @pytest.mark.usefixtures("_serving")
 def test_updates_drop_nothing_and_a_kill_costs_only_what_was_in_flight_there() -> None:
     kills: list[float] = []
-    with Fire() as fire:
+    with Fire(pause_s=PAUSE_S) as fire:
         began = time.monotonic()
         for number in range(1, UPDATES + 1):
             due = began + number * FIRE_S / (UPDATES + 2)
@@ -101,7 +104,7 @@ def held(process: psutil.Process) -> tuple[int, int]:
 @pytest.mark.timeout(SOAK_S + 300)
 @pytest.mark.usefixtures("_serving")
 def test_a_long_load_lets_nothing_grow() -> None:
-    with Fire() as fire:
+    with Fire(pause_s=PAUSE_S) as fire:
         began, found = time.monotonic(), processes_of_serving()
         assert len(found) == 4, found
         time.sleep(SOAK_S / 5)

@@ -7,6 +7,7 @@ finds its replicas by their names, and goes on. Requests do not need it meanwhil
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 
@@ -48,6 +49,8 @@ class Controller:
         self._apps: dict[str, App] = {}
         self._deployments: dict[str, Deployment] = {}
         self._changed = asyncio.Event()
+        #: Deployments are to be something else, which may have to be looked at more often.
+        self._has_new_aim = asyncio.Event()
         self._crew = Crew(self._changed.set)
         self._demand = Demand(self._crew)
         self._http: HTTPOptions | None = None
@@ -187,6 +190,7 @@ class Controller:
 
         Those of the version that worked before stay until the target works: its replicas may call them.
         """
+        self._has_new_aim.set()
         good = {each.key: each for each in app.good.deployments} if app.good is not None else {}
         specs = good | {each.key: each for each in app.target.deployments}
         for key, spec in specs.items():
@@ -245,8 +249,15 @@ class Controller:
         self._conclude(now)
 
     async def _probe(self) -> None:
+        last = time.monotonic()
         while True:
-            await asyncio.sleep(probe_every_s([each.spec for each in self._deployments.values()]))
+            wait = last + probe_every_s([each.spec for each in self._deployments.values()]) - time.monotonic()
+            if wait > 0:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._has_new_aim.wait(), wait)
+                self._has_new_aim.clear()
+                continue
+            last = time.monotonic()
             try:
                 await self._crew.probe(list(self._deployments.values()))
                 self._demand.look(self._deployments)
