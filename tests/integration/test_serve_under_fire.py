@@ -21,7 +21,7 @@ from serve_fire import Fire
 from skate import serve
 from skate.serve.records import NAMESPACE
 
-FIRE_S = float(os.environ.get("SKATE_FIRE_S", "4"))
+FIRE_S = float(os.environ.get("SKATE_FIRE_S", "8"))
 UPDATES = int(os.environ.get("SKATE_FIRE_UPDATES", "1"))
 SOAK_S = float(os.environ.get("SKATE_SOAK_S", "2"))
 #: Between two requests of a handle or a websocket.
