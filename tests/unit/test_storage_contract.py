@@ -417,9 +417,9 @@ def test_every_history_is_that_of_a_dict(name: str, histories: int, folder: Path
         store[0].close()
 
 
-def test_a_store_that_is_opened_again_has_what_was_acknowledged(engine: Engine, folder: Path) -> None:
-    if not engine.is_durable:
-        pytest.skip("it forgets with its process")
+@pytest.mark.parametrize("name", [name for name, each in sorted(ENGINES.items()) if each.is_durable])
+def test_a_store_that_is_opened_again_has_what_was_acknowledged(name: str, folder: Path) -> None:
+    engine = ENGINES[name]
     with opened(engine, folder) as first:
         assert write(first, *[Put("t", bytes([number]), b"v") for number in range(20)])
         created_at = first.meta.created_at
