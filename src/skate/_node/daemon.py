@@ -311,7 +311,7 @@ class Daemon:
             self.post(leases.WorkerReady(process.id, process.worker.env))
             return
         self.post(leases.JobStarted(process.id))
-        self.pool.set_preload(message.preload)
+        self.pool.preload(message.preload)
         if message.log_to_driver:
             self.output.listen(process)
         if self.neighbours is not None:

@@ -202,6 +202,8 @@ class Neighbours:
                 self._daemon.demands.on_news()
             case cluster.ToProcess(process, wire.Published() as published):
                 self._daemon.mailboxes.deliver(process, published)
+            case cluster.ToProcess(process, wire.StartActor() as start):
+                self._daemon.actors.start(process, start)
             case cluster.ToProcess(process, inner):
                 self._daemon.send(process, inner)
             case cluster.PlaceActor(actor, info, job):

@@ -358,11 +358,13 @@ class WorkerPool:
             when = time.monotonic() + self._zygote_idle_s
             process.idle_timer = self._loop.call_at(when, lambda: self._end_idle_zygote(process))
 
-    def set_preload(self, modules: list[str]) -> None:
-        self.setup.preload = modules
+    def preload(self, modules: list[str]) -> None:
+        """Have zygotes import modules, so that the workers that come next share them."""
+        new = [name for name in modules if name not in self.setup.preload]
+        self.setup.preload = [*self.setup.preload, *new]
         for process in self._zygotes.values():
-            if process.ready and modules:
-                self._send(process, zygote.Preload(modules))
+            if process.ready and new:
+                self._send(process, zygote.Preload(new))
 
     def let_go_of_output(self) -> None:
         """The terminal of the first driver is not ours any more."""
