@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from host_cluster import HostCluster
 
 #: Tests in these folders start nothing, and are thousands: they do without the check.
-WITHOUT_LEAK_CHECK = {"unit", "typing"}
+WITHOUT_LEAK_CHECK = {"unit", "typing", "sim"}
 
 _call_failed = pytest.StashKey[bool]()
 
