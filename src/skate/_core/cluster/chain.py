@@ -416,6 +416,10 @@ class Chain:
             self._end(Stop(f"all servers of this part of the control store lost their data ({reasons})."))
         elif len(there) >= self.members_min:
             self._propose(there)
+        else:
+            # Too few are left. One that lost its data cannot help by coming back: it has to copy the others.
+            for member in [member for member, link in self.links.items() if link.is_lost]:
+                self._on_join(member)
 
     def _there(self) -> tuple[MemberID, ...]:
         return tuple(member for member, link in self.links.items() if link.standing is Standing.SEALED)
@@ -566,9 +570,11 @@ class Chain:
     def _on_inspected(self, attempt: Attempt, reply: Reply) -> None:
         acked, last = self._expected(attempt)
         settled = self._is_settled()
-        self._out += attempt.on_inspected(reply, self._now, acked=acked, last=last, window=self.window, settled=settled)
+        sent = max(link.sent for link in self.links.values())
+        near = sent - reply.seq <= self.window
+        self._out += attempt.on_inspected(reply, self._now, acked=acked, last=last, near=near, settled=settled)
         if attempt.holds_batches and self._hold is None:
-            self._hold = max(link.sent for link in self.links.values())
+            self._hold = sent
 
     def _expected(self, attempt: Attempt) -> tuple[int, int]:
         """A server that joins has the batches up to a number between these two."""

@@ -68,12 +68,12 @@ class Attempt(msgspec.Struct):
         return [Inspect(self.member)]
 
     def on_inspected(
-        self, reply: Reply, now: float, *, acked: int, last: int, window: int, settled: bool
+        self, reply: Reply, now: float, *, acked: int, last: int, near: bool, settled: bool
     ) -> list[Command]:
-        """`settled`: no batch is under way. Then `acked` stays what it is while batches are held."""
+        """`near`: it lacks few batches. `settled`: none is under way, so that `acked` stays what it is."""
         self.heard_at = now
         copied = reply.verdict is Verdict.OK and reply.epoch == self.epoch
-        if self.phase is Phase.COPYING and copied and last - reply.seq <= window:
+        if self.phase is Phase.COPYING and copied and near:
             self.phase = Phase.CLOSING
             self.closing_since = now
         if self.phase is Phase.CLOSING and settled and self.has_all(reply, acked, last):
