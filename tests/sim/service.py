@@ -33,7 +33,7 @@ class Service:
         self.me = me
         self.chain: Chain | None = None
         self.lease: LeaderLease = world.parts["LeaderLease"](LEASE_S)
-        self.successor: SuccessorLease = world.parts["SuccessorLease"](LEASE_S)
+        self.successor: SuccessorLease = world.parts["SuccessorLease"](host.now, LEASE_S)
         self.configuration: Configuration | None = None
         #: The rows as of the last acknowledged batch.
         self.rows: dict[str, str] = {}
@@ -61,7 +61,7 @@ class Service:
         self.configuration = configuration
         if self.chain is not None or self.is_taking_over:
             return
-        if configuration.epoch == 0:
+        if configuration.epoch == 0 or self.successor.has_expired(self.host.now):
             self.take_over()
             return
         tail = configuration.shards[0].members[-1]
@@ -69,11 +69,8 @@ class Service:
         self._ask(tail, lambda server: server.read(cluster, None), self._on_rows, lambda: None)
 
     def _on_rows(self, rows: dict[str, str] | None) -> None:
-        if self.chain is not None or rows is None:
-            return
-        self.successor.saw(rows.get(RENEWAL, "").encode(), self.host.now)
-        if self.successor.has_expired(self.host.now):
-            self.take_over()
+        if rows is not None:
+            self.successor.saw(rows.get(RENEWAL, "").encode(), self.host.now)
 
     def take_over(self) -> None:
         if self.chain is not None or self.is_taking_over or self.configuration is None:

@@ -20,7 +20,7 @@ class SimVoter:
 
     def prepare(self, token: str, ballot: Ballot) -> Ballotted:
         if not self.may_vote(token):
-            return Ballotted(Vote.NOT_ADMITTED)
+            return Ballotted(Vote.NOT_ADMITTED, value=self.value)
         if ballot <= self.promised:
             return Ballotted(Vote.OUTBID, self.promised)
         self.promised = ballot
@@ -28,7 +28,7 @@ class SimVoter:
 
     def accept(self, token: str, ballot: Ballot, value: Configuration) -> Ballotted:
         if not self.may_vote(token):
-            return Ballotted(Vote.NOT_ADMITTED)
+            return Ballotted(Vote.NOT_ADMITTED, value=self.value)
         if ballot < self.promised:
             return Ballotted(Vote.OUTBID, self.promised)
         self.promised = self.accepted = ballot

@@ -330,7 +330,7 @@ class Chain:
             case Verdict.STRANGER:
                 self._fail(member, "it holds the data of another cluster", is_lost=True)
             case _:
-                self._fail(member, f"it answered {reply.verdict.value}", is_lost=False)
+                self._fail(member, "it is a replica of another server: what it holds is not its own", is_lost=True)
 
     def _on_broken(self, event: Broken) -> None:
         if self.attempt is not None and self.attempt.member == event.member:

@@ -47,18 +47,22 @@ class LeaderLease:
 class SuccessorLease:
     """The side that waits. `renewal` is whatever the leader wrote; only whether it changed is looked at."""
 
-    def __init__(self, lease_s: float = LEASE_S) -> None:
+    def __init__(self, now: float, lease_s: float = LEASE_S) -> None:
         self._wait_s = lease_s * (1 + DRIFT_MAX)
         self._renewal: bytes | None = None
-        self._seen_at = float("-inf")
+        #: When that renewal was seen first; if there was none yet, since when it is looked for.
+        self._seen_at = now
 
     def saw(self, renewal: bytes, now: float) -> None:
         if renewal != self._renewal:
             self._renewal, self._seen_at = renewal, now
 
     def has_expired(self, now: float) -> bool:
-        """Time to try a take-over. Safe without, too: it is `sealed` that protects reads."""
-        return self._renewal is not None and now >= self._seen_at + self._wait_s
+        """Time to try a take-over: nothing new was seen, be it that the leader or that the member asked is gone.
+
+        A mistake costs a change of the leader, no more: it is `sealed` that protects reads.
+        """
+        return now >= self._seen_at + self._wait_s
 
     def sealed(self, renewal: bytes | None, now: float) -> float:
         """The renewal that was read after the seal; when the old leader certainly answers no more."""

@@ -51,7 +51,7 @@ class Ballotted(msgspec.Struct, frozen=True):
     vote: Vote
     #: The highest ballot that it promised.
     promised: Ballot = NO_BALLOT
-    #: What it accepted last.
+    #: What it accepted last; also if it was admitted with another token, as a hint for whom to ask.
     accepted: Ballot = NO_BALLOT
     value: Configuration | None = None
 
@@ -106,6 +106,7 @@ class Proposal:
         self.forgetful: set[VoterID] = set()
         self._random = random
         self._voters = dict(expected.voters)
+        self._voters_epoch = expected.epoch
         self._votes: dict[VoterID, Ballotted] = {}
         self._value: Configuration | None = None
         self._attempt = 0
@@ -123,13 +124,16 @@ class Proposal:
         return self.start() if attempt == self._attempt and not self.is_done else []
 
     def on_prepared(self, voter: VoterID, ballot: Ballot, answer: Ballotted) -> list[Command]:
-        if self._value is not None or not self._counts(voter, ballot, answer) or not self._has_majority():
+        if self._value is not None:
+            return []
+        if not self._counts(voter, ballot, answer):
+            return self._learn(ballot, answer)
+        if not self._has_majority():
             return []
         newest = max(self._votes.values(), key=lambda vote: vote.accepted)
         assert newest.value is not None, "a voter is admitted with a value"
         if newest.value.voters != tuple(self._voters.items()):
-            self._voters = dict(newest.value.voters)  # whom to ask has changed
-            return self.start()
+            return self._ask_voters_of(newest.value)
         self._value = self.new if self.new is not None and newest.value == self.expected else newest.value
         self._votes = {}
         return [Accept(voter, token, self.ballot, self._value) for voter, token in self._voters.items()]
@@ -139,6 +143,20 @@ class Proposal:
             return []
         self.is_done = True
         return [Changed(self._value) if self._value == self.new else Refused(self._value)]
+
+    def _learn(self, ballot: Ballot, answer: Ballotted) -> list[Command]:
+        """A voter was admitted again since we last looked. Two of them, and the tokens we know have no majority."""
+        value = answer.value
+        if self.is_done or ballot != self.ballot or value is None or value.epoch <= self._voters_epoch:
+            return []
+        return self._ask_voters_of(value)
+
+    def _ask_voters_of(self, value: Configuration) -> list[Command]:
+        """Safe even if the value was never decided: a token is handed to its voter only after that."""
+        self._voters = dict(value.voters)
+        self._voters_epoch = value.epoch
+        self.forgetful.clear()
+        return self.start()
 
     def _counts(self, voter: VoterID, ballot: Ballot, answer: Ballotted) -> bool:
         if self.is_done or ballot != self.ballot:
