@@ -426,7 +426,7 @@ class Chain:
 
     @property
     def is_blocked(self) -> bool:
-        """Too few members are left, and those are proved. The failed ones are asked again with every tick."""
+        """Too few members are left, and those are proved. With every tick they are asked again."""
         standings = [link.standing for link in self.links.values()]
         return self.state is State.SEALING and Standing.FAILED in standings and Standing.ASKED not in standings
 
@@ -549,11 +549,12 @@ class Chain:
             case Replicated() if event.reply.verdict is Verdict.STRANGER:
                 self._abandon(retry=False)
                 self._out.append(RefuseJoin(event.member, "it holds the data of another cluster."))
-            case Replicated() if event.reply.verdict is Verdict.FENCED:
-                # By an attempt of ours that came as far as its seal, or by a leader after us. To raise the epoch
-                # settles which: the authority refuses whoever leads no more.
+            case Replicated() | Inspected() if event.reply.epoch > self.epoch:
+                # It was sealed by an attempt of ours that failed after its seal, or by a leader after us. To raise the
+                # epoch settles which: the authority refuses whoever leads no more.
                 self._abandon()
-                self._propose(self.members)
+                if self.state is not State.CHANGING:
+                    self._propose(self.members)
             case Inspected() if attempt.phase in (Phase.COPYING, Phase.CLOSING):
                 self._on_inspected(attempt, event.reply)
             case Detached() if attempt.phase is Phase.DETACHING:
@@ -620,7 +621,8 @@ class Chain:
                 self._abandon()
         if self.is_blocked:
             for member, link in self.links.items():
-                if link.standing is Standing.FAILED and not link.is_lost:
+                # Those that are there know whether another leader has come. (A server that joins knows it, too.)
+                if not link.is_lost and (link.standing is Standing.FAILED or self.attempt is None):
                     self._ask(member)
         for member, link in list(self.links.items()):
             silent_s = self._now - link.silent_since
