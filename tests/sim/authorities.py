@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Answer = Changed | Refused
 AGAIN_S = 0.15
-LOOK_AFTER_VOTERS_S = 0.4
+LOOK_S = 0.4
 
 
 class Authority(Protocol):
@@ -31,6 +31,9 @@ class Authority(Protocol):
     def change(
         self, service: Service, expected: Configuration, new: Configuration, then: Callable[[Answer], None]
     ) -> None: ...
+
+
+    def look(self, service: Service) -> None: ...
 
 
 class FileAuthority:
@@ -70,6 +73,12 @@ class FileAuthority:
                 service.host.after(AGAIN_S, attempt)
 
         attempt()
+
+    def look(self, service: Service) -> None:
+        """A leader looks now and then whether it still is one."""
+        if service.chain is not None:
+            self.read(service, service.told)
+        service.host.after(LOOK_S, lambda: self.look(service))
 
 
 class RegisterAuthority:
@@ -169,8 +178,8 @@ class RegisterAuthority:
 
         carry_out(proposal.start())
 
-    def look_after_voters(self, service: Service) -> None:
-        """A read, now and then: it finds voters without memory."""
+    def look(self, service: Service) -> None:
+        """A linearisable read, now and then: it finds voters without memory."""
         if service.chain is not None and service.chain.state is not service.chain.state.ENDED:
             self.change(service, service.chain.configuration, None, lambda answer: service.told(answer.configuration))
-        service.host.after(LOOK_AFTER_VOTERS_S, lambda: self.look_after_voters(service))
+        service.host.after(LOOK_S, lambda: self.look(service))

@@ -193,11 +193,11 @@ class Service:
         change = self._changes[0]
 
         def then(answer: Changed | Refused) -> None:
-            self._changes.pop(0)
             if isinstance(answer, Changed):
                 self.handle(m.AuthorityChanged(answer.configuration))
             else:
                 self.handle(m.AuthorityRefused(answer.configuration))
+            self._changes.pop(0)
             if self._changes:
                 self._change_next()
 

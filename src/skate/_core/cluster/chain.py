@@ -437,10 +437,10 @@ class Chain:
 
     def _on_authority(self, configuration: Configuration) -> None:
         """Ours, or that of another chain of this leader, or somebody else's."""
+        if configuration.epoch <= self.configuration.epoch:
+            return  # an answer that was overtaken by a later one
         if configuration.leader != self.me:
             self._end(Fenced(f"{configuration.leader} leads in epoch {configuration.epoch}."))
-            return
-        if configuration.epoch <= self.configuration.epoch:
             return
         self.configuration = configuration
         if configuration.shards[self.shard].epoch > self.epoch:

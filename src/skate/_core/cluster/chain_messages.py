@@ -108,6 +108,12 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class AuthorityChanged(msgspec.Struct, frozen=True):
+    """The change was made; or this is what the authority says when a leader looks, as it does now and then.
+
+    Without that look, a leader whose successor died before it sealed a member would go on for long: safe, but unable to
+    change its chain.
+    """
+
     configuration: Configuration
 
 
