@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from network import Machine
+from voter import SimVoter
 
 from skate._core.cluster import register
 from skate._core.cluster.configuration import Changed, Configuration, LeaderID, Refused, VoterID, compare_and_set
@@ -87,7 +88,7 @@ class RegisterAuthority:
         self.voters: dict[VoterID, Machine] = {}
         self._proposals = 0
         for voter, token in first.voters:
-            state = world.parts["SimVoter"]()
+            state = SimVoter()
             state.admit(token, (1, ""), first)
             self.voters[voter] = Machine(world.clock, voter, state)
         self.machines = list(self.voters.values())
@@ -115,7 +116,7 @@ class RegisterAuthority:
     ) -> None:
         self._proposals += 1
         name = LeaderID(f"{service.me}.{self._proposals}")
-        proposal = self.world.parts["Proposal"](name, expected, new, self.world.random.random)
+        proposal = Proposal(name, expected, new, self.world.random.random)
 
         def carry_out(commands: list[register.Command]) -> None:
             for command in commands:
@@ -157,7 +158,7 @@ class RegisterAuthority:
         token = f"token {self._proposals}"
         name = LeaderID(f"{service.me}.{self._proposals}")
         new = present.with_voter(voter, token)
-        proposal = self.world.parts["Proposal"](name, present, new, self.world.random.random)
+        proposal = Proposal(name, present, new, self.world.random.random)
 
         def carry_out(commands: list[register.Command]) -> None:
             for command in commands:

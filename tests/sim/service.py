@@ -32,8 +32,8 @@ class Service:
         self.host = host
         self.me = me
         self.chain: Chain | None = None
-        self.lease: LeaderLease = world.parts["LeaderLease"](LEASE_S)
-        self.successor: SuccessorLease = world.parts["SuccessorLease"](host.now, LEASE_S)
+        self.lease: LeaderLease = LeaderLease(LEASE_S)
+        self.successor: SuccessorLease = SuccessorLease(host.now, LEASE_S)
         self.configuration: Configuration | None = None
         #: The rows as of the last acknowledged batch.
         self.rows: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Service:
         if isinstance(answer, Refused):
             self.configuration = answer.configuration
             return
-        self.chain = self.world.parts["Chain"](
+        self.chain = Chain(
             answer.configuration,
             now=self.host.now,
             silence_s=SILENCE_S,

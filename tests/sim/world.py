@@ -19,35 +19,24 @@ has everything (`may_lose_data`), and a majority of the voters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from authorities import Authority, FileAuthority, RegisterAuthority
 from linearizable import Operation, is_linearizable
 from network import Clockwork, Machine, Network
 from redis_member import SimRedis
 from service import SILENCE_S, Service
-from voter import SimVoter
 
-from skate._core.cluster.chain import Chain, Standing, State
+from skate._core.cluster.chain import Standing, State
 from skate._core.cluster.chain_messages import Join, Reply
 from skate._core.cluster.configuration import Configuration, LeaderID, MemberID, ShardChain, VoterID
-from skate._core.cluster.lease import LeaderLease, SuccessorLease
-from skate._core.cluster.register import Proposal
 
 RUN_S = 4.0
 HEAL_S = 15.0
 CLUSTER = "cluster"
 KEYS = tuple("abcdefgh")
 HOSTS = ("A", "B")
-PARTS: dict[str, Any] = {
-    "Chain": Chain,
-    "LeaderLease": LeaderLease,
-    "Proposal": Proposal,
-    "Service": Service,
-    "SimRedis": SimRedis,
-    "SimVoter": SimVoter,
-    "SuccessorLease": SuccessorLease,
-}
+#: The checker of histories takes longer with every operation that is under way at once.
+OPERATIONS_MAX = 20 * len(KEYS)
 
 
 class Violation(AssertionError):
@@ -55,9 +44,8 @@ class Violation(AssertionError):
 
 
 class World:
-    def __init__(self, seed: int, parts: dict[str, Any] | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.parts = PARTS | (parts or {})
         self.clock = Clockwork(seed)
         self.random = self.clock.random
         self.network = Network(self.clock)
@@ -77,7 +65,7 @@ class World:
         self.members_min = self.random.choice((1, 1, 1, 2))
         self.window = self.random.choice((1, 2, 8))
         names = [MemberID(f"r{i}") for i in range(1, members_count + 2)]
-        self.servers = {name: Machine(self.clock, name, self.parts["SimRedis"](name)) for name in names}
+        self.servers = {name: Machine(self.clock, name, SimRedis(name)) for name in names}
         members = tuple(names[:members_count])
         for name in members:
             self.servers[name].state.found(CLUSTER, 0, members)
@@ -95,7 +83,8 @@ class World:
         #: Which faults this world has, and how many there are in a second.
         self.faults = self.random.sample(list(self.all_faults()), k=self.random.randint(2, len(self.all_faults())))
         self.fault_period_s = self.random.choice((0.1, 0.2, 0.5))
-        self.request_period_s = self.random.choice((0.005, 0.02, 0.05))
+        self.request_period_s = self.random.choice((0.02, 0.05, 0.1))
+        self.burst_max = self.random.choice((1, 1, 6))
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +116,7 @@ class World:
         machine = self.hosts[host]
         machine.start()
         self._lives += 1
-        self.services[host] = self.parts["Service"](self, machine, LeaderID(f"{host}{self._lives}"))
+        self.services[host] = Service(self, machine, LeaderID(f"{host}{self._lives}"))
         self.authority.look(self.services[host])
 
     def end(self, service: Service) -> None:
@@ -148,7 +137,7 @@ class World:
             return
         self.clock.after(self.random.uniform(0, 2 * self.request_period_s), self._client)
         open_services = [service for service in self.leaders() if not service.host.is_frozen]
-        if open_services:
+        for _ in range(self.random.randint(1, self.burst_max) if open_services else 0):
             self.request(self.random.choice(open_services))
 
     def request(self, service: Service) -> None:
@@ -158,7 +147,7 @@ class World:
         else:
             kinds = ("put", "cas", "cas", "append", "delete")
             operations = [self._operation(self.random.choice(kinds), key, service) for key in keys]
-        if len(self.operations) + len(operations) > 16 * len(KEYS):
+        if len(self.operations) + len(operations) > OPERATIONS_MAX:
             return
         self.operations += operations
         service.perform(operations)
