@@ -15,23 +15,34 @@ from redis_member import Op, SimRedis, run
 from service import Service
 from voter import SimVoter
 
-from skate._core.cluster.chain import Chain, State
+from skate._core.cluster.chain import Chain
 from skate._core.cluster.chain_messages import Reply, Verdict
 from skate._core.cluster.joining import Attempt
 from skate._core.cluster.lease import LeaderLease, SuccessorLease
 from skate._core.cluster.register import Proposal
 
-Patch = tuple[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+Maker = Callable[[Any], Any]
+Patch = tuple[type, str, Maker]
 #: name → (what is wrong, what is replaced)
-MUTANTS: dict[str, tuple[str, Patch]] = {}
+MUTANTS: dict[str, tuple[str, list[Patch]]] = {}
 
 
-def mutant(where: type, method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def mutant(where: type, method: str) -> Callable[[Maker], Maker]:
     """The decorated function gets the original method, and returns the one that replaces it."""
 
-    def note(make: Callable[..., Any]) -> Callable[..., Any]:
+    def note(make: Maker) -> Maker:
         name = make.__name__.removeprefix("_").replace("_", "-")
-        MUTANTS[name] = (make.__doc__ or "").strip(), (where, method, make)
+        MUTANTS[name] = (make.__doc__ or "").strip(), [(where, method, make)]
+        return make
+
+    return note
+
+
+def also(name: str, where: type, method: str) -> Callable[[Maker], Maker]:
+    """A bug that shows in more than one script."""
+
+    def note(make: Maker) -> Maker:
+        MUTANTS[name][1].append((where, method, make))
         return make
 
     return note
@@ -40,16 +51,15 @@ def mutant(where: type, method: str) -> Callable[[Callable[..., Any]], Callable[
 @contextmanager
 def applied(name: str) -> Iterator[None]:
     """The code with this bug; without any for "none"."""
-    if name == "none":
-        yield
-        return
-    where, method, make = MUTANTS[name][1]
-    original = getattr(where, method)
-    setattr(where, method, make(original))
+    patches = MUTANTS[name][1] if name != "none" else []
+    originals = [(where, method, getattr(where, method)) for where, method, _ in patches]
     try:
+        for (where, method, make), (_, _, original) in zip(patches, originals):
+            setattr(where, method, make(original))
         yield
     finally:
-        setattr(where, method, original)
+        for where, method, original in originals:
+            setattr(where, method, original)
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
@@ -66,16 +76,33 @@ def _no_epoch_check(apply: Any) -> Any:
     return mutated
 
 
-@mutant(SimRedis, "apply")
-def _sealed_by_the_first_batch(apply: Any) -> Any:
-    """No seal: a server moves on to a new epoch with the first batch of it."""
+@mutant(SimRedis, "seal")
+def _seal_left_out(seal: Any) -> Any:
+    """A take-over only asks what the members have. They move on to its epoch with its first batch."""
 
+    def mutated(self: SimRedis, *rest: Any) -> Reply:
+        meta = self.data.meta
+        reply = seal(self, *rest)
+        if reply.verdict is Verdict.OK and meta is not None and self.data.meta is not None:
+            self.data.meta = replace(self.data.meta, epoch=meta.epoch)
+        return reply
+
+    return mutated
+
+
+@also("seal-left-out", SimRedis, "apply")
+def _moves_on_with_a_batch(apply: Any) -> Any:
     def mutated(self: SimRedis, cluster: str, epoch: int, *rest: Any) -> Reply:
         if self.data.meta is not None and self.source is None:
             self.data.meta = replace(self.data.meta, epoch=max(epoch, self.data.meta.epoch))
         return apply(self, cluster, epoch, *rest)
 
     return mutated
+
+
+@also("seal-left-out", SimRedis, "read")
+def _reads_do_not_look_at_the_epoch(read: Any) -> Any:
+    return lambda self, cluster, epoch: read(self, cluster, None)
 
 
 @mutant(SimRedis, "apply")
@@ -210,29 +237,10 @@ def _levelled_by_the_tail(recover: Any) -> Any:
     return mutated
 
 
-@mutant(Chain, "_prove")
-def _survivors_are_not_asked(_: Any) -> Any:
-    """A member is removed without a look at those that are left."""
-
-    def mutated(self: Chain) -> None:
-        if self.state in (State.RUNNING, State.RECOVERING):
-            self.state = State.SEALING
-            self._load_epoch = 0
-            self._abandon()
-
-    return mutated
-
-
 @mutant(Attempt, "has_all")
 def _joiner_not_compared(_: Any) -> Any:
     """A server becomes a member whatever number of batches it has."""
     return lambda self, reply, acked, last: reply.verdict is Verdict.OK
-
-
-@mutant(Chain, "_is_settled")
-def _batches_are_not_held(_: Any) -> Any:
-    """A server becomes a member while batches are under way."""
-    return lambda self: True
 
 
 @mutant(Service, "prepared")

@@ -38,6 +38,16 @@ HOSTS = ("A", "B")
 #: The checker of histories takes longer with every operation that is under way at once.
 OPERATIONS_MAX = 20 * len(KEYS)
 
+#: Half of the worlds have any faults, the others those that are dangerous together.
+PROFILES: dict[str, tuple[str, ...]] = {
+    "any": (),
+    "many": (),
+    "few": (),
+    "voters": ("voter", "voter", "cut a voter", "cut a voter", "take over", "crash a host"),
+    "lease": ("slow", "freeze a host"),
+    "rejoin": ("restart a server", "freeze a host", "freeze a server", "take over"),
+}
+
 
 class Violation(AssertionError):
     """The promise was broken."""
@@ -72,7 +82,8 @@ class World:
         voters = tuple((VoterID(f"v{i}"), f"first token of v{i}") for i in range(3))
         first = Configuration(CLUSTER, 0, LeaderID("nobody"), "", (ShardChain(0, members),), voters)
         self.authority: Authority
-        if self.random.random() < 0.5:
+        self.profile = self.random.choice(list(PROFILES))
+        if self.profile != "voters" and self.random.random() < 0.5:
             self.authority = FileAuthority(self, first)
         else:
             self.authority = RegisterAuthority(self, first)
@@ -80,8 +91,10 @@ class World:
         self.services: dict[str, Service] = {}
         for name in HOSTS:
             self.clock.after(self.random.uniform(0, 0.2), lambda name=name: self.begin(name))
-        #: Which faults this world has, and how many there are in a second.
-        self.faults = self.random.sample(list(self.all_faults()), k=self.random.randint(2, len(self.all_faults())))
+        #: Which faults this world has, and the mean time between two of them.
+        self.faults = list(PROFILES[self.profile])
+        if not self.faults:
+            self.faults = self.random.sample(list(self.all_faults()), k=self.random.randint(2, len(self.all_faults())))
         self.fault_period_s = self.random.choice((0.1, 0.2, 0.5))
         self.request_period_s = self.random.choice((0.02, 0.05, 0.1))
         self.burst_max = self.random.choice((1, 1, 6))
@@ -257,6 +270,7 @@ class World:
             "take over": self._take_over,
             "join a spare": self._join_spare,
             "voter": self._fail_voter,
+            "cut a voter": self._cut_voter,
         }
 
     def _fault(self) -> None:
@@ -310,12 +324,18 @@ class World:
         if machine.is_frozen:
             machine.thaw()
 
+    def _cut_voter(self) -> None:
+        self._cut_for_a_while(self.random.choice(self.authority.machines), self.random.choice(list(self.hosts.values())))
+
     def _cut_link(self) -> None:
         pool = [*self.servers.values(), *self.authority.machines]
         a = self.random.choice(pool)
         b = self.random.choice([*self.hosts.values(), *self.servers.values()])
         if a is b or any(MemberID(m.name) in self.servers and self.is_guard(MemberID(m.name)) for m in (a, b)):
             return
+        self._cut_for_a_while(a, b)
+
+    def _cut_for_a_while(self, a: Machine, b: Machine) -> None:
         self.network.cut(a, b)
 
         def heal() -> None:
