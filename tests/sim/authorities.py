@@ -33,7 +33,6 @@ class Authority(Protocol):
         self, service: Service, expected: Configuration, new: Configuration, then: Callable[[Answer], None]
     ) -> None: ...
 
-
     def look(self, service: Service) -> None: ...
 
 
@@ -160,6 +159,11 @@ class RegisterAuthority:
         new = present.with_voter(voter, token)
         proposal = Proposal(name, present, new, self.world.random.random)
 
+        def install(ballot: Ballot, value: Configuration) -> None:
+            machine = self.voters[voter]
+            wire = self.world.network.wire(service.host, machine)
+            wire.request(lambda: machine.state.admit(token, ballot, value), lambda _: None)
+
         def carry_out(commands: list[register.Command]) -> None:
             for command in commands:
                 match command:
@@ -170,9 +174,7 @@ class RegisterAuthority:
                     case register.Again(delay_s, attempt):
                         service.host.after(delay_s, lambda attempt=attempt: carry_out(proposal.retry(attempt)))
                     case Changed(value):
-                        machine, ballot = self.voters[voter], proposal.ballot
-                        wire = self.world.network.wire(service.host, machine)
-                        wire.request(lambda: machine.state.admit(token, ballot, value), lambda _: None)
+                        install(proposal.ballot, value)
                         service.told(value)
                     case Refused(value):
                         service.told(value)

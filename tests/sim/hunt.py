@@ -1,8 +1,8 @@
 """Look for the first seed that finds a mutant, or replay one.
 
-    python tests/sim/hunt.py none --from 17 --seeds 1      replay a history of the code as it is
-    python tests/sim/hunt.py no-epoch-check --seeds 2000   the first seed that finds this bug
-    python tests/sim/hunt.py all --save                    all of them; writes found.json; fails if one is not found
+python tests/sim/hunt.py none --from 17 --seeds 1      replay a history of the code as it is
+python tests/sim/hunt.py no-epoch-check --seeds 2000   the first seed that finds this bug
+python tests/sim/hunt.py all --save                    all of them; writes found.json; fails if one is not found
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from mutants import MUTANTS, applied
+from register_world import RegisterWorld
 from world import World
 
 FOUND = Path(__file__).with_name("found.json")
@@ -24,6 +25,7 @@ def finding(name: str, seed: int) -> str:
     """What goes wrong with this bug and this seed; nothing if nothing does."""
     with applied(name):
         try:
+            RegisterWorld(seed).run()
             World(seed).run()
         except Exception as error:  # whatever it is: the code as it is raises none
             return f"{type(error).__name__}: {error}"

@@ -57,7 +57,7 @@ def is_linearizable(operations: list[Operation]) -> bool:
         seen.add((left, value))
         candidates = [i for i in range(len(todo)) if left >> i & 1]
         first_return = min(todo[i].returned_at for i in candidates)
-        for i in candidates:
+        for i in reversed(candidates):  # the earliest is tried first: it is mostly right
             if todo[i].invoked_at <= first_return:
                 fits, after = step(todo[i], value)
                 if fits:

@@ -15,8 +15,8 @@ from redis_member import Op, SimRedis, run
 from service import Service
 from voter import SimVoter
 
-from skate._core.cluster.chain import Chain
-from skate._core.cluster.chain_messages import Reply, Verdict
+from skate._core.cluster.chain import Chain, State
+from skate._core.cluster.chain_messages import Acknowledge, Reply, Verdict
 from skate._core.cluster.joining import Attempt
 from skate._core.cluster.lease import LeaderLease, SuccessorLease
 from skate._core.cluster.register import Proposal
@@ -138,19 +138,6 @@ def _replicate_is_not_fenced(replicate: Any) -> Any:
     return lambda self, cluster, epoch, source: replicate(self, cluster, 1 << 30, source)
 
 
-@mutant(SimRedis, "replicate")
-def _replicate_keeps_the_old_data(replicate: Any) -> Any:
-    """A server that begins to copy still shows what it had before."""
-
-    def mutated(self: SimRedis, *rest: Any) -> Reply:
-        meta = self.data.meta
-        reply = replicate(self, *rest)
-        self.data.meta = meta
-        return reply
-
-    return mutated
-
-
 @mutant(SimVoter, "may_vote")
 def _a_voter_without_memory_votes(_: Any) -> Any:
     """A voter that forgot what it promised goes on voting."""
@@ -160,10 +147,23 @@ def _a_voter_without_memory_votes(_: Any) -> Any:
 # -- the writer --------------------------------------------------------------------------------------------------------
 
 
-@mutant(Chain, "_everywhere")
-def _acknowledged_at_the_head(_: Any) -> Any:
+@mutant(Chain, "_advance")
+def _acknowledged_at_the_head(advance: Any) -> Any:
     """A batch is acknowledged when the head has it."""
-    return lambda self: next(iter(self.links.values())).confirmed
+
+    def mutated(self: Chain) -> None:
+        told = self.__dict__.setdefault("told", self.acked)
+        head = next(iter(self.links.values())).confirmed
+        if self.state is State.RUNNING:
+            for seq in range(max(told, self.acked) + 1, head + 1):
+                if seq > self.inherited:
+                    self._out.append(Acknowledge(seq, self._results[seq]))
+                self.__dict__["told"] = seq
+        early, self._out = self._out, []
+        advance(self)
+        self._out = early + [command for command in self._out if not isinstance(command, Acknowledge)]
+
+    return mutated
 
 
 @mutant(Chain, "_trim")

@@ -221,6 +221,8 @@ class Service:
     def _serve(self) -> None:
         self.is_open = True
         self._renew()
+        for member in self.world.servers if self.world.takes_all else ():
+            self.host.after(self.world.random.uniform(0.05, 0.5), lambda member=member: self.handle(m.Join(member)))
 
     def _renew(self) -> None:
         self.host.after(RENEW_S, self._renew)
@@ -265,7 +267,7 @@ class Service:
 
     def perform(self, operations: list[Operation]) -> None:
         """One request of a client: all in one batch, or reads alone."""
-        writes: list[Op] = [(op.kind, op.key, *op.arguments) for op in operations if op.kind != "read"]  # type: ignore[misc]
+        writes: list[Any] = [(op.kind, op.key, *op.arguments) for op in operations if op.kind != "read"]
 
         def answer(results: m.Results) -> None:
             done = list(results)

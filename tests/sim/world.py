@@ -36,7 +36,8 @@ CLUSTER = "cluster"
 KEYS = tuple("abcdefgh")
 HOSTS = ("A", "B")
 #: The checker of histories takes longer with every operation that is under way at once.
-OPERATIONS_MAX = 20 * len(KEYS)
+HURRY = 8
+OPERATIONS_MAX = 24 * len(KEYS)
 
 #: Half of the worlds have any faults, the others those that are dangerous together.
 PROFILES: dict[str, tuple[str, ...]] = {
@@ -44,7 +45,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "many": (),
     "few": (),
     "voters": ("voter", "voter", "cut a voter", "cut a voter", "take over", "crash a host"),
-    "lease": ("slow", "freeze a host"),
+    "lease": ("slow a host", "freeze a host"),
     "rejoin": ("restart a server", "freeze a host", "freeze a server", "take over"),
 }
 
@@ -95,8 +96,10 @@ class World:
         self.faults = list(PROFILES[self.profile])
         if not self.faults:
             self.faults = self.random.sample(list(self.all_faults()), k=self.random.randint(2, len(self.all_faults())))
-        self.fault_period_s = self.random.choice((0.1, 0.2, 0.5))
+        self.fault_period_s = self.random.choice((0.05, 0.1) if self.profile == "voters" else (0.1, 0.2, 0.5))
         self.request_period_s = self.random.choice((0.02, 0.05, 0.1))
+        #: Whether a new leader lets all servers join that are not members.
+        self.takes_all = self.profile == "rejoin" or self.random.random() < 0.5
         self.burst_max = self.random.choice((1, 1, 6))
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -149,11 +152,15 @@ class World:
         if self.is_healing:
             return
         self.clock.after(self.random.uniform(0, 2 * self.request_period_s), self._client)
-        open_services = [service for service in self.leaders() if not service.host.is_frozen]
-        for _ in range(self.random.randint(1, self.burst_max) if open_services else 0):
-            self.request(self.random.choice(open_services))
+        for _ in range(self.random.randint(1, self.burst_max)):
+            self._request()
 
-    def request(self, service: Service) -> None:
+    def _request(self) -> None:
+        """To any service that answers, be it the leader or not."""
+        open_services = [service for service in self.leaders() if not service.host.is_frozen]
+        if self.is_healing or not open_services:
+            return
+        service = self.random.choice(open_services)
         keys = self.random.sample(KEYS, k=self.random.choice((1, 1, 2, 3)))
         if self.random.random() < 0.4:
             operations = [self._operation("read", key) for key in keys]
@@ -263,7 +270,8 @@ class World:
             "lose data": self._lose_data,
             "freeze a server": self._freeze_server,
             "cut a link": self._cut_link,
-            "slow": self._slow_machine,
+            "slow": lambda: self._slow(self.random.choice([*self.servers.values(), *self.hosts.values()])),
+            "slow a host": lambda: self._slow(self.random.choice(list(self.hosts.values()))),
             "reset connections": self._reset_connections,
             "crash a host": self._crash_host,
             "freeze a host": self._freeze_host,
@@ -325,7 +333,9 @@ class World:
             machine.thaw()
 
     def _cut_voter(self) -> None:
-        self._cut_for_a_while(self.random.choice(self.authority.machines), self.random.choice(list(self.hosts.values())))
+        self._cut_for_a_while(
+            self.random.choice(self.authority.machines), self.random.choice(list(self.hosts.values()))
+        )
 
     def _cut_link(self) -> None:
         pool = [*self.servers.values(), *self.authority.machines]
@@ -357,8 +367,7 @@ class World:
             if (machine.name in self.hosts) != (other.name in self.hosts):
                 self._break(machine, other)
 
-    def _slow_machine(self) -> None:
-        machine = self.random.choice([*self.servers.values(), *self.hosts.values()])
+    def _slow(self, machine: Machine) -> None:
         if machine.name in self.servers and self.is_guard(MemberID(machine.name)):
             return
         machine.slow_s = self.random.choice((0.005, 0.03, 0.1))
@@ -377,8 +386,15 @@ class World:
         host = self.random.choice(list(self.hosts.values()))
         if host.is_up and not host.is_frozen:
             host.freeze()
-            delay_s = self.random.choice((0.1, 0.5, 1.0, 2.0)) * self.random.random()
-            self.clock.after(delay_s, lambda: host.thaw() if host.is_frozen else None)
+            delay_s = self.random.choice((0.1, 0.5, 1.0, 2.0)) * self.random.uniform(0.4, 1.0)
+            self.clock.after(delay_s, lambda: self._thaw_host(host))
+
+    def _thaw_host(self, host: Machine) -> None:
+        """It may not know that another one leads: now clients hurry."""
+        if host.is_frozen:
+            host.thaw()
+            for _ in range(HURRY):
+                self.clock.after(self.random.uniform(0, 0.01), self._request)
 
     def _take_over(self) -> None:
         """Much too early: the leader is there."""
