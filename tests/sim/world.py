@@ -39,7 +39,7 @@ HOSTS = ("A", "B")
 HURRY = 8
 OPERATIONS_MAX = 24 * len(KEYS)
 
-#: Half of the worlds have any faults, the others those that are dangerous together.
+#: Worlds without a list, half of them, draw their faults from all; the others have what is dangerous together.
 PROFILES: dict[str, tuple[str, ...]] = {
     "any": (),
     "many": (),
@@ -63,7 +63,7 @@ class World:
         self.cluster = CLUSTER
         self.failures: list[str] = []
         self.operations: list[Operation] = []
-        #: Every batch that any leader has acknowledged, by its number; whether the first of them are checked already.
+        #: Every batch that any leader has acknowledged, by its number.
         self.ledger: dict[int, bytes] = {}
         #: Servers that lost data since they became members.
         self.losers: set[MemberID] = set()
