@@ -13,6 +13,7 @@ import pytest
 from collective_ranks import check_every_operation, in_all, in_each, join, make_ranks
 
 import skate
+from shared_runtime import Sharing
 from skate import collective
 from skate.cluster_utils import Cluster
 from skate.collective import CollectiveError, MismatchError, RankDiedError, RankLeftError, ReduceOp, board
@@ -20,12 +21,32 @@ from skate.connections import Address
 from waiting import value_of
 
 
-@pytest.fixture
-def nodes() -> Iterator[Cluster]:
+def three_nodes() -> Cluster:
     """Three nodes, with the resources first, second and third."""
-    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"first": 9}}) as cluster:
-        for name in ("second", "third"):
-            cluster.add_node(num_cpus=1, resources={name: 9})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"first": 9}})
+    for name in ("second", "third"):
+        cluster.add_node(num_cpus=1, resources={name: 9})
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def shared_nodes(sharing: Sharing) -> Iterator[Cluster]:
+    """For tests that leave them as they were: starting three takes longer than most of these tests."""
+    assert not sharing.end()
+    with three_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nodes(shared_nodes: Cluster) -> Iterator[Cluster]:
+    shared_nodes.connect()
+    yield shared_nodes
+    skate.shutdown()
+
+
+@pytest.fixture
+def own_nodes() -> Iterator[Cluster]:
+    with three_nodes() as cluster:
         cluster.connect()
         yield cluster
         skate.shutdown()
@@ -165,7 +186,7 @@ def test_a_rank_that_is_slow_to_say_hello_is_not_dead(nodes: Cluster) -> None:
     in_all(ranks, allreduce_once)
 
 
-def test_the_death_of_a_node_is_an_error_in_the_ranks_of_the_others(nodes: Cluster) -> None:
+def test_the_death_of_a_node_is_an_error_in_the_ranks_of_the_others(own_nodes: Cluster) -> None:
     def for_ever() -> None:
         while True:
             collective.allreduce(np.zeros(1_000_000), "g")
@@ -173,7 +194,7 @@ def test_the_death_of_a_node_is_an_error_in_the_ranks_of_the_others(nodes: Clust
     ranks = ranks_on("first", "second", "third")
     join(ranks)
     refs = [each.do.remote(for_ever) for each in ranks[:2]]
-    nodes.remove_node(nodes.worker_nodes[1], allow_graceful=False)
+    own_nodes.remove_node(own_nodes.worker_nodes[1], allow_graceful=False)
     for ref in refs:
         with pytest.raises(RankDiedError, match="rank 2"):
             value_of(ref)
