@@ -45,12 +45,12 @@ def test_a_task_that_ended_without_a_newline_keeps_its_words() -> None:
 
 def test_what_no_marker_is_in_force_for_is_by_the_task_that_runs() -> None:
     stream = Stream(is_error=False)
-    stream.native_name, stream.native_name_after = "first", "second"
+    stream.native_name = "first"
     lines = stream.feed(b"native\n\0skate:task:first\nprinted\nnative\n")
     assert [line.name for line in lines] == ["first"] * 3
     stream.native_name = "second"
     assert stream.feed(b"native\n")[0].name == "first", "the marker is in force until another one"
-    (line,) = stream.feed(b"\0skate:task:\0first\nnative\n")
+    (line,) = stream.feed(b"\0skate:task:\0first\0second\nnative\n")
     assert line.name == "second"
     stream.native_name = ""
     assert stream.feed(b"of nobody\n")[0].name == ""
@@ -59,8 +59,8 @@ def test_what_no_marker_is_in_force_for_is_by_the_task_that_runs() -> None:
 def test_what_was_in_the_pipe_when_the_next_task_began_is_by_the_one_before() -> None:
     """The daemon reads all at once, when the third task runs."""
     stream = Stream(is_error=False)
-    stream.native_name = stream.native_name_after = "third"
-    lines = stream.feed(b"a\nb\n\0skate:task:\0first\nc\n\0skate:task:\0second\nd\n")
+    stream.native_name = "third"
+    lines = stream.feed(b"a\nb\n\0skate:task:\0first\0second\nc\n\0skate:task:\0second\0third\nd\n")
     assert [(line.name, line.text) for line in lines] == [
         ("first", "a"),
         ("first", "b"),
@@ -71,12 +71,12 @@ def test_what_was_in_the_pipe_when_the_next_task_began_is_by_the_one_before() ->
 
 def test_an_unfinished_line_of_native_code_has_a_name_too() -> None:
     stream = Stream(is_error=False)
-    stream.native_name = stream.native_name_after = "first"
+    stream.native_name = "first"
     assert stream.feed(b"50 %") == []
     assert [(line.name, line.text) for line in stream.flush()] == [("first", "50 %")]
     stream.feed(b"60 %")
-    stream.native_name = stream.native_name_after = "second"
-    assert [(line.name, line.text) for line in stream.feed(b"\0skate:task:\0first\n")] == [("first", "60 %")]
+    stream.native_name = "second"
+    assert [(line.name, line.text) for line in stream.feed(b"\0skate:task:\0first\0second\n")] == [("first", "60 %")]
 
 
 def test_half_a_marker_is_not_shown() -> None:
@@ -116,3 +116,11 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
         sent += message.lines
     assert len(sent) == QUEUE_LINES_MAX + 1
     assert "5 lines were dropped" in sent[-1].text
+
+
+def test_a_task_that_began_while_the_daemon_read_does_not_get_the_lines_of_the_one_before() -> None:
+    """The pipe was empty again when it began, so it wrote no marker of its own. Its name is in the slot by now."""
+    stream = Stream(is_error=False)
+    stream.native_name = "third"  # it was, when the daemon looked
+    lines = stream.feed(b"\0skate:task:third\nprinted\n\0skate:task:\0third\0named\nnative\n")
+    assert [(line.name, line.text) for line in lines] == [("third", "printed"), ("named", "native")]

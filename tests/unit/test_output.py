@@ -159,7 +159,7 @@ def test_what_native_code_writes_is_by_the_task_whose_name_is_shown(worker: Work
     os.write(descriptor, b"native third\n")
     run(b"4", "third")
     os.write(descriptor, b"native third\n")
-    worker.stream.native_name = worker.stream.native_name_after = parse_name(bytes(field))
+    worker.stream.native_name = parse_name(bytes(field))
     texts = ["native first", "printed second", "native second", "native third", "native third"]
     assert worker.lines() == [(text.split()[1], text) for text in texts]
 
@@ -179,7 +179,7 @@ def test_a_print_outside_of_tasks_has_no_name_after_the_name_has_changed(worker:
     show_name(field, "second")
     worker.leave()
     worker.text.write("b\n")
-    worker.stream.native_name = worker.stream.native_name_after = "second"
+    worker.stream.native_name = "second"
     assert worker.lines() == [("first", "a"), ("", "b")]
 
 

@@ -5,9 +5,7 @@ An engine is one fixture, `Engine`: how it is opened, and whether it remembers. 
 
 from __future__ import annotations
 
-import os
 import select
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,11 +86,8 @@ def opened(engine: Engine, folder: Path, **options: Any) -> Iterator[Storage]:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory, where that can be: hundreds of stores are made, and none of these tests is about a disk."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        yield Path(folder)
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ left unfinished: that is a line of its own, and the other's.
 
 Native code and child processes write to the same pipes, without a marker. What they write carries the name that the
 worker has put into its slot of the arena, when the daemon reads it. The worker may be in a task of another name by
-then; so before such a task it looks whether something is in the pipe, or a marker in force, and if so writes
-`\\0skate:task:\\0<name>`: what came before it without a marker was by the task of that name, and no marker is in force.
+then. So before such a task it looks whether something is in the pipe, or a marker in force, and if so writes
+`\\0skate:task:\\0<name>\\0<next>`: what came before it without a marker was by the task of that name, what follows
+without one is by the next, and no marker is in force. Data that were in the pipe when the daemon looked into the slot,
+and have no such marker before them, are therefore by the task whose name it found there.
 
 Everything is bounded. A longer line than LINE_BYTES_MAX is cut and says so. When the driver does not keep up, lines
 beyond QUEUE_LINES_MAX are dropped and their number is said instead. A program that prints is never stopped by this.
@@ -41,9 +43,8 @@ class Stream:
         self.pid = 0
         #: The task that prints, as the last marker says; None: there is none, or it has ended.
         self.name: str | None = None
-        #: Who prints what no marker is in force for: as the slot said just before the data were read, and just after.
+        #: Who prints what no marker is in force for: as the slot said when these data were in the pipe already.
         self.native_name = ""
-        self.native_name_after = ""
         #: Where in the lines of this data those are that have no name yet.
         self._unnamed: list[int] = []
         self.is_error = is_error
@@ -106,8 +107,9 @@ class Stream:
             said = piece[mark + len(TASK_MARK) :]
             self.name = _decode(said)
             if said.startswith(END_OF_MARK):
-                self._name_all(lines, self.name[1:])
-                self.name, self.native_name = None, self.native_name_after
+                before, _, self.native_name = self.name[1:].partition("\0")
+                self._name_all(lines, before)
+                self.name = None
 
 
 def _decode(text: bytes) -> str:

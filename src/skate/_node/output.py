@@ -7,6 +7,7 @@ Knows not: how they are shown; which lines are cut where is decided in `logs.py`
 from __future__ import annotations
 
 import os
+import select
 import time
 from typing import TYPE_CHECKING
 
@@ -46,13 +47,12 @@ class Output:
     def _read_pipe(self, process: Process, fd: int, stream: Stream) -> int:
         """Read once; the number of bytes, 0 at the end of the stream."""
         assert process.worker is not None
-        slot, printing_name = process.worker.slot, self._daemon.store.printing_name
-        stream.native_name = printing_name(slot)
+        # Not before there is something: a task may begin, and print, between the name and what is read.
+        stream.native_name = self._daemon.store.printing_name(process.worker.slot)
         try:
             data = os.read(fd, PIPE_BYTES)
         except BlockingIOError:
             return 1
-        stream.native_name_after = printing_name(slot)
         self._show(process, stream, stream.feed(data))
         return len(data)
 
@@ -68,7 +68,8 @@ class Output:
         worker = process.worker
         assert worker is not None
         for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
-            self._read_pipe(process, fd, stream)  # the rest of the line may be there, and the daemon late
+            if _has_data(fd):  # the rest of the line may be there, and the daemon late
+                self._read_pipe(process, fd, stream)
             if stream.has_partial and not stream.fed:
                 self._show(process, stream, stream.flush())
         self._watch_partial_lines(process)
@@ -92,7 +93,7 @@ class Output:
         worker = process.worker
         assert worker is not None
         for fd, stream in zip((worker.stdout, worker.stderr), process.streams):
-            stream.native_name = stream.native_name_after = self._daemon.store.printing_name(worker.slot)
+            stream.native_name = self._daemon.store.printing_name(worker.slot)
             left = PIPE_DRAIN_BYTES_MAX
             while left > 0:
                 try:
@@ -155,3 +156,9 @@ class Output:
     def _send_all_of(driver: Process, queue: LogQueue) -> None:
         while (logs := queue.take()) is not None:
             driver.channel.send(logs)
+
+
+def _has_data(fd: int) -> bool:
+    poll = select.poll()  # descriptors may have high numbers
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

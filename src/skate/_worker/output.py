@@ -86,13 +86,13 @@ class TaggedBuffer(io.BufferedWriter):
         task = self._current_task()
         return b"" if task is None else task.id
 
-    def end_mark(self, name: str) -> None:
-        """What follows is not by the task that was marked last; what is there and not marked is by that one."""
+    def end_mark(self, name: str, following: str) -> None:
+        """What is there and not marked is by that task, and what follows by the other, unless it is marked again."""
         try:
             in_force = self._marked is not None or not self._at_line_start
             if in_force or fcntl.ioctl(self._descriptor, FIONREAD, _NONE) != _NONE:
                 self._writer, self._marked, self._at_line_start = NO_WRITER, None, True
-                super().write(_mark(f"\0{name}"))
+                super().write(_mark(f"\0{name}\0{following}"))
                 self.flush()
         except (OSError, ValueError):
             pass  # the task has closed it
@@ -105,7 +105,7 @@ class TaggedBuffer(io.BufferedWriter):
             if not self._at_line_start and not self._is_one_of_many and self._writer_now() != self._writer:
                 self._at_line_start = True
                 # An end of line would be an empty one, if the rest is shown already.
-                super().write(_mark(f"\0{_shown_name}" if self._marked is None else self._marked))
+                super().write(_mark(f"\0{_shown_name}\0{_shown_name}" if self._marked is None else self._marked))
                 self._unsent = True
             if self._unsent:
                 self.flush()
@@ -127,7 +127,7 @@ def show_name(field: memoryview, name: str) -> None:
     global _shown_name
     if name != _shown_name:
         for buffer in _buffers:
-            buffer.end_mark(_shown_name)
+            buffer.end_mark(_shown_name, name)
         field[:] = format_name(name)
         _shown_name = name
 
