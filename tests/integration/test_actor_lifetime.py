@@ -22,7 +22,8 @@ import pytest
 import skate
 from programs import append, lines
 from skate._core.actor_link import DYING
-from skate._wire.messages import KillActor
+from skate._core.actors import ALIVE
+from skate._wire.messages import ActorState, KillActor
 from skate._worker import current
 from skate.exceptions import (
     ActorDiedError,
@@ -1647,3 +1648,18 @@ def test_get_actor_says_what_a_namespace_may_be(namespace: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="get_actor\\(namespace="):
         skate.get_actor("somebody", namespace)
     assert value_of(Counter.remote().add.remote()) == 1
+
+
+def test_news_that_were_on_their_way_when_it_was_killed_do_not_take_away_the_reason() -> None:
+    @skate.remote
+    class Killed:
+        def call(self) -> None: ...
+
+    actor = Killed.remote()
+    runtime = current.get_runtime()
+    with runtime.lock:  # nothing of the daemon is heard meanwhile
+        skate.kill(actor)
+        runtime.actors.on_state(ActorState(bytes(actor._actor_id), ALIVE, 1, b"", None))
+        call = actor.call.remote()
+        with pytest.raises(ActorDiedError, match=r"skate\.kill\(\) was called by the driver"):
+            skate.get(call)

@@ -438,8 +438,9 @@ class Actors:
         link = self._links.get(message.actor)
         if link is None:
             return
+        if link.state is not core.DEAD or message.state == core.DEAD:
+            link.death = message.death  # otherwise it was on its way when the actor was killed here
         link.told(message.state, message.life, message.process_id)
-        link.death = message.death
         creation = self._creations.get(message.actor)
         if creation is not None and link.state in (core.ALIVE, core.DEAD):
             self._on_created(creation, link)
