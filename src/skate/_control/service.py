@@ -105,7 +105,7 @@ class Control:
             # It was declared dead: what it still has to say is about what is lost already.
             if link not in self._told:
                 self._told.add(link)
-                link.send(cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
+                link.send(cluster.TellToEnd("it was not heard of for too long, and was declared dead."))
             return
         try:
             handler(self, link, message)
@@ -139,7 +139,7 @@ class Control:
             member.view.id = new_node_id(self._last_number)
         elif member.view.id not in self.membership.members:
             # It was declared dead, or belongs to a control service that is gone: its number may be somebody else's now.
-            self._say(link, cluster.TellToEnd("this cluster does not know it: the control service was started anew."))
+            self._say(link, cluster.TellToEnd("the control service was started again and does not know it."))
             return
         node_id = link.node_id = member.view.id
         link.last(message.session)
@@ -211,7 +211,7 @@ class Control:
                     self.actors.node_died(node_of(node), reason)
                 case core.TellToEnd():
                     assert link is not None
-                    self._say(link, cluster.TellToEnd("it was not heard of for too long, and is held to be dead."))
+                    self._say(link, cluster.TellToEnd("it was not heard of for too long, and was declared dead."))
 
     def _forget_link(self, node: bytes) -> None:
         """Over a connection that still stands the node can be told that it is held to be dead."""
@@ -516,7 +516,7 @@ class Control:
                 return self._commons.functions.describe()
             case "cluster":
                 return {"cluster_id": self.cluster_id, "started_at": self._started_at, "nodes": len(self._links)}
-        raise ProtocolError(f"nobody knows what {what!r} means")
+        raise ProtocolError(f"there is no answer to the question {what!r}")
 
     def _describe(self, member: cluster.Member) -> dict[str, Any]:
         view = member.view

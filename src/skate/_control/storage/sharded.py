@@ -170,6 +170,6 @@ def _common(shards: Sequence[Storage]) -> Meta:
             )
             error.found, error.wanted = meta.cluster_id, metas[0].cluster_id
             raise error
-    # An attempt to open all of them may have ended half way: then they have been opened so many times.
+    # An attempt to open all of them may have ended half way: then their incarnations differ.
     incarnation = max(meta.incarnation for meta in metas)
     return Meta(metas[0].cluster_id, incarnation, metas[0].schema, min(meta.created_at for meta in metas))

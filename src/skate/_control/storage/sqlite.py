@@ -104,7 +104,7 @@ class SqliteStorage:
         self._queue: deque[_Batch] = deque()
         self._done: list[Done] = []
         self._trouble: Trouble | None = None
-        #: What ended the engine; nothing is taken any more.
+        #: What ended the engine. From then on it takes no batch.
         self._error: StorageError | None = None
         #: Batches up to this number do not wait for others.
         self._commit_to = 0
@@ -239,7 +239,7 @@ class SqliteStorage:
                     self._shrink()
         except BaseException as error:
             self._error = StorageError(
-                f"The store {self._file.path} cannot be written any more.",
+                f"The store {self._file.path} can no longer be written.",
                 f"Its thread ended: {error!r}.",
                 "this is a bug in Skate; please report it.",
             )
