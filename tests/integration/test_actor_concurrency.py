@@ -1160,14 +1160,17 @@ def test_groups_of_an_async_actor() -> None:
             self.running = 0
             self.most = 0
             self.event = asyncio.Event()
+            self.two_run = asyncio.Event()
 
         @skate.method(concurrency_group="pair")
         async def work(self) -> int:
             self.pair = asyncio.get_running_loop()
             self.running += 1
             self.most = max(self.most, self.running)
-            for _ in range(5):
-                await asyncio.sleep(0)
+            if self.most < 2:  # the first call stays until there are two: calls may come one by one
+                await self.two_run.wait()
+            self.two_run.set()
+            await asyncio.sleep(0)
             self.running -= 1
             return self.most
 
