@@ -178,6 +178,24 @@ def test_a_full_socket_blocks_nobody_and_what_is_kept_back_stays_in_order() -> N
         assert ends.ours.flush()
 
 
+def test_an_end_that_does_not_read_is_given_up_before_it_takes_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "BACKLOG_BYTES_MAX", 1 << 20)
+    with Ends(send_buffer=4096) as ends:
+        for _ in range(12):
+            ends.ours.send(Answer(1, bytes(1 << 17)))
+        assert not ends.ours.has_backlog
+        with pytest.raises(ChannelClosed):
+            ends.ours.receive(SCRATCH)
+
+
+def test_what_was_read_late_does_not_count_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "BACKLOG_BYTES_MAX", 1 << 20)
+    with Ends(send_buffer=4096) as ends:
+        for _ in range(40):
+            ends.ours.send(Answer(1, bytes(1 << 17)))
+            assert len(ends.received()) == 1
+
+
 def test_what_the_socket_takes_at_once_is_not_kept_back(ends: Ends) -> None:
     ends.ours.on_backlog = lambda _: pytest.fail("nothing had to be kept back")
     for number in range(100):

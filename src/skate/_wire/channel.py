@@ -15,6 +15,7 @@ Invariant: `send` never blocks. What the kernel does not take stays in `_backlog
 from __future__ import annotations
 
 import array
+import contextlib
 import socket
 import struct
 import threading
@@ -32,6 +33,8 @@ HEADER = struct.Struct("<I")
 HEADER_BYTES = 4
 RECEIVE_BYTES = 256 << 10
 FDS_PER_READ_MAX = 16
+#: What may wait for an end that does not read. Beyond it the connection is given up.
+BACKLOG_BYTES_MAX = 2 << 30
 FD_SPACE = socket.CMSG_SPACE(FDS_PER_READ_MAX * array.array("i").itemsize)
 
 
@@ -64,6 +67,7 @@ class Channel:
 
     __slots__ = (
         "_backlog",
+        "_backlog_bytes",
         "_buffer",
         "_carries_fds",
         "_decode",
@@ -104,6 +108,7 @@ class Channel:
         self._sending = False
         self._deferred: deque[tuple[Message, tuple[int, ...]]] = deque()
         self._backlog: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._backlog_bytes = 0
         self._buffer = bytearray()
         #: What has come of a frame that is not all there; while a frame is skipped, something or other.
         self._partial = bytearray()
@@ -177,8 +182,19 @@ class Channel:
 
     def _keep(self, rest: memoryview, fds: tuple[int, ...]) -> None:
         self._backlog.append((rest, fds))
+        self._backlog_bytes += len(rest)
+        if self._backlog_bytes > BACKLOG_BYTES_MAX:
+            self._give_up()
+            return
         if self.on_backlog is not None:
             self.on_backlog(self)
+
+    def _give_up(self) -> None:
+        """The other end does not read, and what waits for it would take all memory: as good as dead. The reading side
+        sees the end of the connection, as if the other end had made it."""
+        self._drop_backlog()
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     def flush(self) -> bool:
         """Send more of what was kept back; True when nothing is left."""
@@ -201,6 +217,7 @@ class Channel:
                 return True
             for fd in fds:
                 socket.close(fd)
+            self._backlog_bytes -= sent
             if sent == len(data):
                 backlog.popleft()
             else:
@@ -212,6 +229,7 @@ class Channel:
             for fd in fds:
                 socket.close(fd)
         self._backlog.clear()
+        self._backlog_bytes = 0
 
     @property
     def has_backlog(self) -> bool:
