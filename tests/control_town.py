@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from skate._control.service import Control
+from skate._control.service import ControlService
 from skate._core.placement import NodeView
 from skate._core.task import Job
 from skate._wire import cluster
@@ -31,7 +31,7 @@ class Peer:
         self.channel = Channel(sock, decode=cluster.decode)
         self.heard: list[Any] = []
         self.is_cut = False
-        self.link = town.control.new_link()
+        self.link = town.service.new_link()
         self.link.adopt(theirs)
         town.loop.watch_channel(self.channel, self._on_readable)
 
@@ -92,7 +92,7 @@ class Town:
     def __init__(self, storage: Any = None) -> None:
         self.loop = EventLoop()
         self.ends: list[str] = []
-        self.control = Control(self.loop, self.ends.append, storage)
+        self.service = ControlService(self.loop, self.ends.append, storage)
         self.peers: list[Peer] = []
 
     def peer(self) -> Peer:

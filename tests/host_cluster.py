@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import netns_programs
 from netns import Host, Network
-from skate._control.main import ControlConfig
+from skate._control.config import ControlConfig
 from skate._node import launch
 from skate._node.main import ClusterConfig, NodeConfig
 from waiting import WITHIN_S

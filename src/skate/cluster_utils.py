@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from skate._config import STORE_BYTES_LEAST, node_resources, temporary_directory
-from skate._control.main import ControlConfig
+from skate._control.config import ControlConfig, StoreConfig, Supervised
 from skate._node.launch import start_control, start_node
 from skate._node.lobby import node_id_of
 from skate._node.main import ClusterConfig, NodeConfig
@@ -89,17 +89,23 @@ class Cluster:
         shutdown_at_exit: bool = True,
         *,
         tls: bool = False,
+        store: str | None = None,
     ) -> None:
         """Start the control service, and with `initialize_head` a node, whose arguments are those of `add_node`.
 
         connect: make this process a driver of it. tls: encrypt what the nodes say to each other. shutdown_at_exit has
         no effect: the cluster always ends with the process that made it.
+
+        store: a directory in which the control service keeps its state. Then the head node starts the service again
+        when it has died. Without a store the state is in memory, and the cluster ends with the service.
         """
         self._tls = tls
         self._token = secrets.token_hex(32)
-        self._control, host, port = start_control(
-            ControlConfig(host=LOOPBACK, token=self._token, parent=os.getpid(), tls=tls), log=subprocess.DEVNULL
-        )
+        stored = StoreConfig(address=os.path.abspath(store)) if store is not None else None
+        config = ControlConfig(host=LOOPBACK, token=self._token, parent=os.getpid(), tls=tls, store=stored)
+        self._control, host, port = start_control(config, log=subprocess.DEVNULL)
+        config.port = port
+        self._supervised = Supervised(pid=self._control.pid, config=config) if stored is not None else None
         self._control_address = (host, port)
         self.address = f"{host}:{port}"
         self.head_node: ClusterNode | None = None
@@ -199,6 +205,7 @@ class Cluster:
             memory=memory,
             labels=checked_labels(labels),
             is_head=self.head_node is None,
+            supervises=self._supervised if self.head_node is None else None,
             object_store_memory=object_store_memory,
             spill_directory=temporary_directory(),
             parent=os.getpid(),
@@ -259,8 +266,21 @@ class Cluster:
         for node in reversed(self.nodes):
             node._end(gracefully=True)
         self.head_node, self.worker_nodes = None, []
+        if self._supervised is not None:
+            self._end_supervised()
         self._control.terminate()
         self._control.wait()
+
+    def _end_supervised(self) -> None:
+        """The service may be another process than the one that was started here."""
+        from skate.cli.asking import Asking
+        from skate.cli.trouble import Trouble
+
+        try:
+            with Asking(self._control_address, self._token.encode()) as asking:
+                asking.end_cluster("the cluster was shut down", keep=True)
+        except Trouble:  # it has died, and no node was left to start it again
+            pass
 
     def __enter__(self) -> Cluster:
         return self

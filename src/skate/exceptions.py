@@ -18,6 +18,7 @@
     │   something below the task failed
     ├── WorkerCrashedError                   the process of the task ended under it
     ├── OutOfMemoryError                     the memory monitor ended the process before the kernel did
+    ├── ControlUnavailableError              the control service does not answer, and too much waits for it
     ├── NodeDiedError                        the node daemon is gone
     │   └── NodeUnreachableError             … or lives, and its path to this node is cut
     ├── ObjectLostError                      the value of a reference is gone
@@ -341,6 +342,19 @@ class OutOfMemoryError(SkateError):
             why=share + (f"\nIt was used by:\n{users}" if users else ""),
             next="run fewer at a time: @remote(memory=<bytes that one needs>), or a larger num_cpus.\n"
             + _words.retries(retries_used, max_retries),
+        )
+        super().__init__(message or text)
+
+
+class ControlUnavailableError(SkateError):
+    """The control service has not answered for long, and this process has said more to it than can be kept."""
+
+    def __init__(self, message: str = "", *, reason: str = "") -> None:
+        self.reason = reason
+        text = _words.compose(
+            "the control service of the cluster is not available.",
+            why=f"{reason}." if reason else "",
+            next="wait for it: tasks and calls go on meanwhile. `skate start --head` on its machine starts it again.",
         )
         super().__init__(message or text)
 
@@ -676,6 +690,6 @@ __all__ = [
     "ActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError", "ActorPlacementGroupRemoved",
     "ActorAlreadyExistsError", "DescriptorError", "PendingCallsLimitExceeded", "AsyncioActorExit", "SkateSystemError",
     "SystemLimitError", "InternalError", "TaskInterrupt", "RayError", "RayTaskError", "RayActorError", "RaySystemError",
-    "LocalRayletDiedError", "PlasmaObjectNotAvailable",
+    "LocalRayletDiedError", "PlasmaObjectNotAvailable", "ControlUnavailableError",
 ]
 # fmt: on

@@ -12,9 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skate._control.actors import ActorService
-from skate._control.functions import Functions
-from skate._control.ledger import Ledger
+from skate._control.state.actors import ActorService
+from skate._control.state.functions import Functions
 from skate._core import actors as core
 from skate._core.actors import (
     ALIVE,
@@ -474,7 +473,12 @@ def test_more_actors_than_are_remembered_may_die_with_their_owner(monkeypatch: p
 
 
 class Silence:
-    """As much of an outside as the actors need when nobody listens."""
+    """As much of a control state as the actors need when nothing listens to it."""
+
+    def __init__(self) -> None:
+        self.functions = Functions(self.mark)
+
+    def mark(self, table: str, key: bytes) -> None: ...
 
     def send(self, process_id: bytes, message: Any) -> None: ...
 
@@ -491,7 +495,7 @@ class Silence:
 def test_the_service_outlives_the_owner_of_more_actors_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "DEAD_MAX", 2)
     silence: Any = Silence()
-    service = ActorService(silence, Functions(Ledger()))
+    service = ActorService(silence)
     for number in range(5):
         id = b"actor-%d" % number
         service.handle(P, wire.RegisterActor(0, id, ActorInfo("Class")))
@@ -511,7 +515,7 @@ def test_a_death_may_be_the_death_of_others() -> None:
 
     died: list[bytes] = []
     outside: Any = Chain()
-    service = ActorService(outside, Functions(Ledger()))
+    service = ActorService(outside)
     for owner, id in ((P, b"one"), (P, b"two"), (Q, X)):
         service.handle(owner, wire.RegisterActor(0, id, ActorInfo("Class")))
         service.handle(owner, wire.CreateActor(id, Task(id, b"", b""), ActorSettings()))

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from test_messages import values_of
 
 from control_town import Town
-from skate._control import commons, service
-from skate._control.actors import HANDLERS as OF_ACTORS
-from skate._control.groups import MESSAGES as OF_GROUPS
-from skate._control.service import FROM_VISITORS, HANDLERS
+from skate._control.state import control
+from skate._control.state.control import FROM_VISITORS, HANDLERS
 from skate._core.task import Job
+from skate._node.daemon import TO_CONTROL
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.channel import HEADER, ChannelClosed
@@ -65,7 +64,7 @@ def _examples(kind: type[Any]) -> list[Any]:
     return found
 
 
-OF_PROCESSES = sorted({*OF_ACTORS, *OF_GROUPS, *commons.MESSAGES, wire.Query}, key=lambda kind: kind.__name__)
+OF_PROCESSES = sorted({*TO_CONTROL, wire.Query, wire.PeerGone}, key=lambda kind: kind.__name__)
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,6 +81,7 @@ def test_nothing_that_a_node_says_ends_the_service_or_is_a_mistake_of_ours(data:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skate._wire.link.survive", note)
+        patch.setattr("skate._control.host.survive", note)
         patch.setattr("skate._wire.loop.survive", note)
         try:
             observer, node = town.peer(), town.peer()
@@ -114,11 +114,11 @@ def test_a_mistake_of_ours_is_logged_with_its_story_and_the_link_goes_on(
     node = town.peer()
     node.join()
     monkeypatch.setenv(DEFECTS_VARIABLE, str(tmp_path / "defects"))
-    monkeypatch.setitem(service.HANDLERS, cluster.Freed, fail)
+    monkeypatch.setitem(control.HANDLERS, cluster.Freed, fail)
     with caplog.at_level(logging.ERROR, logger="skate"):
         node.say(cluster.Freed([b"x"]))
     (record,) = errors_in(caplog)
-    assert "handling Freed of the node failed. This is a bug of Skate" in record.getMessage()
+    assert "handling Freed failed. This is a bug of Skate" in record.getMessage()
     assert record.exc_info is not None
     assert "an entry that should be there" in (tmp_path / "defects").read_text()
     assert not node.is_cut
@@ -154,4 +154,4 @@ def test_garbage_is_the_end_of_its_link_alone(town: Town) -> None:
     town.run_until(lambda: stranger.is_cut, "the end")
     assert len(node.ask()) == 1
     with pytest.raises(ProtocolError):
-        town.control._on_message(town.control.new_link(), wire.Goodbye())
+        town.service._on_message(town.service.new_link(), wire.Goodbye())

@@ -12,14 +12,16 @@ from skate._control.storage.sqlite import SqliteStorage
 
 def test_an_answer_waits_until_what_it_says_is_durable() -> None:
     storage = Held()
+    storage.let = 1000
     town = Town(storage)
     first, second = Process(town), Process(town)
+    storage.let = storage.reported
     request = first.key_value("put", b"k", b"v")
     reading = second.key_value("get", b"k")
     town.settle()
     assert (first.answers(), second.answers()) == ({}, {}), "a crash could take back what the second has seen"
-    storage.let = 1
-    town.control._ledger.collect()
+    storage.let += 1
+    town.service.ledger.collect()
     assert first.answer(request) is True
     assert second.answer(reading) == b"v"
     town.close()

@@ -7,10 +7,8 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from skate._control.actors import ActorService
-from skate._control.functions import TABLE, Functions
-from skate._control.ledger import Ledger
-from skate._control.storage.memory import MemoryStorage
+from skate._control.state.actors import ActorService
+from skate._control.state.functions import Functions
 from skate._core import actors as core
 from skate._core.ids import new_process_id, node_of
 from skate._core.task import ActorInfo, ActorSettings, Job, Task
@@ -28,15 +26,14 @@ EVENTS = st.one_of(
 )
 
 
-def stored(storage: MemoryStorage) -> list[bytes]:
-    return [key for key, _ in storage.scan(TABLE)]
-
-
 @given(st.lists(EVENTS, max_size=40))
 def test_a_function_is_there_while_somebody_needs_it(events: list[tuple[str, bytes, bytes]]) -> None:
-    storage = MemoryStorage()
-    ledger = Ledger(storage, soon=lambda action: None)
-    functions = Functions(ledger)
+    stored: set[bytes] = set()
+
+    def mark(table: str, fn: bytes) -> None:
+        (stored.discard if functions.row(fn) is None else stored.add)(fn)
+
+    functions = Functions(mark)
     needed: dict[bytes, set[bytes]] = {fn: set() for fn in FUNCTIONS}
     for what, who, fn in events:
         match what:
@@ -62,8 +59,7 @@ def test_a_function_is_there_while_somebody_needs_it(events: list[tuple[str, byt
                 for users in needed.values():
                     users -= {each for each in PROCESSES if node_of(each) == int(fn)}
         there = [fn for fn in FUNCTIONS if needed[fn]]
-        ledger.commit()
-        assert stored(storage) == there
+        assert sorted(stored) == there
         assert {row["function_id"]: row["processes"] + row["actors"] for row in functions.describe()} == {
             fn: len(needed[fn]) for fn in there
         }
@@ -71,13 +67,13 @@ def test_a_function_is_there_while_somebody_needs_it(events: list[tuple[str, byt
             found = functions.get(fn)
             assert (found is not None) == bool(needed[fn])
             assert found is None or (found.fn, found.definition) == (fn, b"definition of " + fn)
-    storage.close()
 
 
 class Recorder:
-    """The outside of the actors."""
+    """As much of a control state as the actors need."""
 
     def __init__(self) -> None:
+        self.functions = Functions(self.mark)
         self.sent: list[tuple[bytes, Any]] = []
 
     def send(self, process_id: bytes, message: Any) -> None:
@@ -95,13 +91,15 @@ class Recorder:
     def kill(self, process_id: bytes, reason: str) -> None:
         self.sent.append((process_id, reason))
 
-    def call_later(self, seconds: float, action: Any) -> None: ...
+    def after(self, seconds: float, event: Any) -> None: ...
+
+    def mark(self, table: str, key: bytes) -> None: ...
 
 
 def starting(define: bool = True) -> tuple[ActorService, Recorder, Functions]:
     outside: Any = Recorder()
-    functions = Functions(Ledger())
-    service = ActorService(outside, functions)
+    functions = outside.functions
+    service = ActorService(outside)
     owner = PROCESSES[0]
     if define:
         functions.handle(owner, Define(b"f", "Class", b"definition"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skate._control.placing import MOVE_AFTER_S, NOWHERE_GRACE_S, Placing
+from skate._control.state.placing import MOVE_AFTER_S, NOWHERE_GRACE_S, Placing
 from skate._core.homes import Home, Homes
 from skate._core.placement import NodeView, Residents, Where
 from skate._core.resources import PRECISION, to_units, to_units_of_bundle

@@ -8,7 +8,7 @@
       ↑
     _store                   objects in shared memory
       ↑
-    _control                 what the cluster as a whole knows
+    _control                 what the cluster as a whole knows; `_control/state` is as pure as `_core`
       ↑
     _node   _worker          the daemon of a machine; the runtime inside every process
       ↑
@@ -92,9 +92,24 @@ PURE = {
     "typing",
 }
 
+#: The control state decides as `_core` does, and speaks the messages of the protocol, which lie above `_core`.
+PURE_ABOVE_CORE = "skate._control.state"
+RECORDS = (
+    "skate._core",
+    PURE_ABOVE_CORE,
+    "skate._wire.cluster",
+    "skate._wire.messages",
+    "skate._wire.protocol_error",
+)
+
 #: (importing module, what it imports): why that is right all the same.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("skate._core.ids", "os"): "random ids come from os.urandom, which is neither a clock nor a channel",
+    ("skate._control.state.actors", "signal"): "the names of signals, for people",
+    (
+        "skate._control.state.control",
+        "skate._wire.complaints",
+    ): "words of a peer are made harmless before they are shown",
     ("skate._worker.driver", "skate._node.main"): "a driver starts the daemon of its machine and writes its settings",
     ("skate._worker.driver", "skate._node.interpreter"): "in an interpreter that finds Skate and nothing of the user's",
     ("skate._worker.driver", "skate._node.lobby"): "or finds one that it can join",
@@ -149,10 +164,13 @@ def layer(name: str) -> int:
 def broken_rule(module: str, imported: str) -> str | None:
     """Why `module` must not import `imported`, or None if it may."""
     inside, outside = part(module), part(imported)
+    is_state = module.startswith(PURE_ABOVE_CORE)
     if not imported.startswith("skate"):
-        if inside == "_core" and imported.split(".")[0] not in PURE:
-            return f"_core is pure, and {imported} is not among what decisions may be made of"
+        if (inside == "_core" or is_state) and imported.split(".")[0] not in PURE:
+            return f"{module} is pure, and {imported} is not among what decisions may be made of"
         return None
+    if is_state and not imported.startswith(RECORDS):
+        return f"{module} is pure, and {imported} is neither a decision nor a record"
     if inside in LIBRARIES:
         if outside.startswith("_"):
             return f"{inside} is a library, and {imported} is not public: let the core grow a public door"
@@ -204,6 +222,11 @@ def test_every_exception_is_still_needed() -> None:
         ("skate._core.scheduler", "socket", False),
         ("skate._core.scheduler", "skate.exceptions", False),
         ("skate.exceptions", "skate._core.ids", True),
+        ("skate._control.state.control", "time", False),
+        ("skate._control.state.control", "skate._control.ledger", False),
+        ("skate._control.state.control", "skate._wire.link", False),
+        ("skate._control.state.control", "skate._wire.cluster", True),
+        ("skate._control.state.control", "skate._core.membership", True),
         ("skate._wire.messages", "skate._core.task", True),
         ("skate._wire.messages", "skate._store.layout", False),
         ("skate._wire.channel", "socket", True),

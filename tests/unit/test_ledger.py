@@ -25,11 +25,11 @@ class Held(MemoryStorage):
         super().__init__(admission=Admission(batches_max))
         #: How many batches may be reported, in all.
         self.let = 0
-        self._reported = 0
+        self.reported = 0
 
     def completed(self) -> list[Done]:
-        ready, self._done = self._done[: self.let - self._reported], self._done[self.let - self._reported :]
-        self._reported += len(ready)
+        ready, self._done = self._done[: self.let - self.reported], self._done[self.let - self.reported :]
+        self.reported += len(ready)
         for end in ready:
             self._admission.collect(end.number)
         return ready
@@ -151,7 +151,7 @@ def test_in_any_history_what_leaves_rests_on_durable_rows_and_keeps_its_order(st
     made_by: list[int] = []
 
     def note(number: int) -> None:
-        durable = made_by[storage._reported - 1] if storage._reported else 0
+        durable = made_by[storage.reported - 1] if storage.reported else 0
         assert rests_on[number] <= durable or rests_on[number] == 0
         said.append(number)
 
@@ -174,7 +174,7 @@ def test_in_any_history_what_leaves_rests_on_durable_rows_and_keeps_its_order(st
             if storage._admission.written == written:
                 made_by.pop()
         else:
-            storage.let = storage._reported + number
+            storage.let = storage.reported + number
             made_by += [changes]
             ledger.collect()
             if storage._admission.written == written:

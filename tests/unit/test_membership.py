@@ -71,7 +71,8 @@ def test_a_stranger_that_reports_without_joining_is_told_to_end() -> None:
 
 def test_who_leaves_is_dead_at_once() -> None:
     membership = membership_of(A)
-    assert membership.leave(A, "it was stopped.") == [DeclareDead(A, "it was stopped.")]
+    member = membership.members[A]
+    assert membership.leave(A, "it was stopped.") == [DeclareDead(A, "it was stopped.", member)]
     assert membership.leave(A, "again") == []
 
 

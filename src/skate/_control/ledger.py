@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from skate._control.crash_points import reached
+
 if TYPE_CHECKING:
     from skate._control.storage.errors import StorageError
     from skate._control.storage.interface import Delete, Put, Storage
@@ -37,6 +39,8 @@ class Ledger:
         self._on_lost = on_lost
         #: Rows that were changed since the last commit; None: it was removed.
         self._changed: dict[tuple[str, bytes], bytes | None] = {}
+        #: The same of rows for which no message waits.
+        self._lazy: dict[tuple[str, bytes], bytes | None] = {}
         #: Commits so far, and those whose rows are durable.
         self._commits = 0
         self._durable = 0
@@ -47,18 +51,19 @@ class Ledger:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def put(self, table: str, key: bytes, value: bytes) -> None:
-        self._change(table, key, value)
+    def put(self, table: str, key: bytes, value: bytes, *, lazy: bool = False) -> None:
+        """lazy: it may be written with a later batch."""
+        self._change(table, key, value, lazy)
 
-    def forget(self, table: str, key: bytes) -> None:
-        self._change(table, key, None)
+    def forget(self, table: str, key: bytes, *, lazy: bool = False) -> None:
+        self._change(table, key, None, lazy)
 
-    def _change(self, table: str, key: bytes, value: bytes | None) -> None:
+    def _change(self, table: str, key: bytes, value: bytes | None, lazy: bool) -> None:
         if self._storage is None:
             return
-        if not self._changed:
+        if not self._changed and not self._lazy:
             self._soon(self.commit)
-        self._changed[table, key] = value
+        (self._lazy if lazy else self._changed)[table, key] = value
 
     def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """What was kept, for a service that starts: before its first change."""
@@ -85,22 +90,29 @@ class Ledger:
 
     def commit(self) -> None:
         """The turn is over."""
-        if not self._changed or self._storage is None:
+        if not (self._changed or self._lazy) or self._storage is None:
             return
         from skate._control.storage.errors import StorageBusy  # only a service with a storage loads it
 
-        batches = list(_batches(self._changed))
+        if self._changed:
+            self._changed, self._lazy = {**self._lazy, **self._changed}, {}
+            waiting, is_lazy = self._changed, False
+        else:
+            waiting, is_lazy = self._lazy, True
+        batches = list(_batches(waiting))
         number = 0
+        reached("ledger.before_write")
         try:
             while batches:
-                number = self._storage.write(batches[0])
+                number = self._storage.write(batches[0], lazy=is_lazy)
                 for operation in batches.pop(0):
-                    del self._changed[operation.table, operation.key]
+                    del waiting[operation.table, operation.key]
         except StorageBusy:  # it says when it has made room: the rest goes with the next commit
             return
-        self._commits += 1
-        self._under_way.append((self._commits, number))
-        self.collect()
+        if not is_lazy:
+            self._commits += 1
+            self._under_way.append((self._commits, number))
+            self.collect()
 
     def fileno(self) -> int:
         """A descriptor that can be read when `collect` has something to do; -1 without a storage."""
@@ -117,9 +129,11 @@ class Ledger:
             while self._under_way and self._under_way[0][1] <= done.number:
                 self._durable = self._under_way.popleft()[0]
         waiting = self._waiting
+        if waiting and waiting[0][0] <= self._durable:
+            reached("ledger.before_saying")
         while waiting and waiting[0][0] <= self._durable:
             waiting.popleft()[1]()
-        if self._changed:
+        if self._changed or self._lazy:
             self.commit()
 
 

@@ -16,6 +16,8 @@ Knows not: processes, sockets, time. `_node/actors.py` carries what happens in, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from skate._core.task import ActorInfo, Death
@@ -53,6 +55,10 @@ class Actor(msgspec.Struct):
     failed_starts: int = 0
     death: Death | None = None
     watchers: set[bytes] = msgspec.field(default_factory=set)
+
+    def without_watchers(self) -> Actor:
+        """As it is stored: watchers say again that they watch."""
+        return msgspec.structs.replace(self, watchers=set())
 
     @property
     def full_name(self) -> tuple[str, str]:
@@ -115,11 +121,30 @@ class ActorTable:
         self._by_worker: dict[bytes, bytes] = {}
         #: Who wanted to watch actors that nobody has registered yet, and the owners of those.
         self._early: dict[bytes, tuple[bytes, set[bytes]]] = {}
-        self._dead: list[bytes] = []
+        #: The dead, by the order in which they died.
+        self._dead: dict[bytes, int] = {}
         #: Ids of dead actors of whom nothing else is known, oldest first.
         self._forgotten: dict[bytes, None] = {}
         #: How many have died so far.
         self.deaths = 0
+        #: Those of whom something that is stored has changed; who stores it empties the set.
+        self.changed: set[bytes] = set()
+
+    def load(self, actors: Iterable[Actor], orders: Iterable[int]) -> None:
+        """What was stored, the dead in the order in which they died; 0 stands for the living."""
+        for actor, order in zip(actors, orders, strict=True):
+            self.actors[actor.id] = actor
+            if actor.state == DEAD:
+                self._dead[actor.id] = self.deaths = order
+                continue
+            if actor.info.name:
+                self.names[actor.full_name] = actor.id
+            if actor.worker:
+                self._by_worker[actor.worker] = actor.id
+
+    def order_of(self, id: bytes) -> int:
+        """When it died, among the others; 0: it has not."""
+        return self._dead.get(id, 0)
 
     # -- coming to life -----------------------------------------------------------------------------------------------
 
@@ -136,6 +161,7 @@ class ActorTable:
                 raise NameTaken(holder)
             self.names[(info.namespace, info.name)] = id
         actor = self.actors[id] = Actor(id, owner, info)
+        self.changed.add(id)
         _, watchers = self._early.pop(id, (b"", set()))
         actor.watchers |= watchers
         return self._tell(actor)
@@ -146,6 +172,7 @@ class ActorTable:
         if actor is None or actor.state != WAITING:
             return []
         actor.state = PENDING
+        self.changed.add(id)
         return [FindWorker(id)]
 
     def granted(self, id: bytes, worker: bytes, pid: int) -> list[Command]:
@@ -154,6 +181,7 @@ class ActorTable:
         actor.state = STARTING
         actor.worker, actor.pid = worker, pid
         actor.lives += 1
+        self.changed.add(id)
         self._by_worker[worker] = id
         return [Start(id, worker)]
 
@@ -164,6 +192,7 @@ class ActorTable:
             return []
         actor.state = ALIVE
         actor.failed_starts = 0
+        self.changed.add(actor.id)
         return self._tell(actor)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -206,6 +235,7 @@ class ActorTable:
 
     def _start_again(self, actor: Actor, death: Death) -> list[Command]:
         actor.worker, actor.pid = b"", 0
+        self.changed.add(actor.id)
         most = actor.info.max_restarts
         was_starting = actor.state == STARTING
         actor.failed_starts += was_starting
@@ -230,13 +260,18 @@ class ActorTable:
         actor.death = death
         return [*self._tell(actor), FindWorker(actor.id, pause_s)]
 
-    def kill(self, id: bytes, death: Death, *, no_restart: bool = True) -> list[Command]:
-        """End it at once; it is dead for everybody before its process is."""
+    def kill(self, id: bytes, death: Death, *, no_restart: bool = True, life: int = 0) -> list[Command]:
+        """End it at once; it is dead for everybody before its process is.
+
+        With a restart only one life ends: the one that is meant, or, with 0, the present one.
+        """
         actor = self.actors.get(id)
         if actor is None or actor.state == DEAD:
             return []
         worker = actor.worker
         if not no_restart:
+            if 0 < life < actor.lives:  # it was said again, and that life is over
+                return []
             return [Kill(worker, death.reason)] if worker else []
         commands = self._bury(actor, death)
         return [*commands, Kill(worker, death.reason)] if worker else commands
@@ -270,11 +305,13 @@ class ActorTable:
             del self.names[actor.full_name]
         commands: list[Command] = [StopLooking(actor.id)] if looking else []
         commands += self._tell(actor)
-        self._dead.append(actor.id)
         self.deaths += 1
+        self._dead[actor.id] = self.deaths
+        self.changed.add(actor.id)
         if len(self._dead) > DEAD_MAX:
-            forgotten = self._dead.pop(0)
-            del self.actors[forgotten]
+            forgotten = next(iter(self._dead))
+            del self._dead[forgotten], self.actors[forgotten]
+            self.changed.add(forgotten)
             self._forgotten[forgotten] = None
             if len(self._forgotten) > FORGOTTEN_MAX:
                 del self._forgotten[next(iter(self._forgotten))]
@@ -305,6 +342,10 @@ class ActorTable:
     def is_living(self, id: bytes) -> bool:
         actor = self.actors.get(id)
         return actor is not None and actor.state != DEAD
+
+    def early_owners(self) -> set[bytes]:
+        """Those whose actors are watched before they were registered."""
+        return {owner for owner, _ in self._early.values()}
 
     def of_worker(self, worker: bytes) -> Actor | None:
         id = self._by_worker.get(worker)

@@ -17,7 +17,7 @@ Knows not: messages, time, and what a node does with its bundles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -95,6 +95,8 @@ Command = Prepare | Commit | Release | Tell
 class GroupTable:
     def __init__(self) -> None:
         self.groups: dict[bytes, Group] = {}
+        #: Those of which something has changed; who stores them empties the set.
+        self.changed: set[bytes] = set()
 
     def create(
         self,
@@ -109,6 +111,7 @@ class GroupTable:
         labels = [tuple(conditions) for conditions in required] or [()] * len(bundles)
         made = [Bundle(dict(needs), required=labels[index]) for index, needs in enumerate(bundles)]
         self.groups[id] = Group(id, strategy, made, name, job)
+        self.changed.add(id)
 
     def place(self, nodes: Sequence[NodeView]) -> list[Command]:
         """Look for nodes for every group that has none for some of its bundles, the oldest group first."""
@@ -137,6 +140,7 @@ class GroupTable:
             return []
         by_id = {node.id: node for node in left}
         group.attempt += 1
+        self.changed.add(group.id)
         commands: list[Command] = []
         for index, place in zip(homeless, places, strict=True):
             bundle = group.bundles[index]
@@ -156,6 +160,7 @@ class GroupTable:
         if not ok:
             return self._give_up(group, but=index)
         group.bundles[index].prepared = True
+        self.changed.add(id)
         return self._commit(group)
 
     def _commit(self, group: Group) -> list[Command]:
@@ -171,6 +176,7 @@ class GroupTable:
 
     def _give_up(self, group: Group, *, but: int = -1) -> list[Command]:
         """Give back what was reserved in this attempt; `but` that one has it no more."""
+        self.changed.add(group.id)
         commands: list[Command] = []
         group.attempt += 1
         for index, bundle in enumerate(group.bundles):
@@ -189,6 +195,7 @@ class GroupTable:
             if not lost:
                 continue
             asking = any(not bundle.committed for bundle in lost)
+            self.changed.add(group.id)
             for bundle in lost:
                 bundle.node, bundle.prepared, bundle.committed = b"", False, False
             if asking:
@@ -197,12 +204,38 @@ class GroupTable:
                 group.state = RESCHEDULING
         return commands
 
+    def settle(self, held: dict[tuple[bytes, int], tuple[bytes, bool]], nodes: Collection[bytes]) -> list[Command]:
+        """These nodes have said which bundles they hold: by group and index the node, and whether it counts there.
+
+        What one of them holds for a group that does not have it there is given back. What it should hold and does not
+        is looked for again. Attempts that were under way are given up.
+        """
+        commands: list[Command] = []
+        for (id, index), (node, counts) in held.items():
+            group = self.groups.get(id)
+            bundle = group.bundles[index] if group is not None and 0 <= index < len(group.bundles) else None
+            if bundle is None or bundle.node != node:
+                commands.append(Release(node, id, index))
+            elif bundle.committed and not counts:
+                commands.append(Commit(node, id, index))
+        for group in self.groups.values():
+            if any(bundle.node in nodes and not bundle.committed for bundle in group.bundles):
+                commands += self._give_up(group)
+            for index, bundle in enumerate(group.bundles):
+                if bundle.node in nodes and held.get((group.id, index), (b"", False))[0] != bundle.node:
+                    bundle.node, bundle.prepared, bundle.committed = b"", False, False
+                    self.changed.add(group.id)
+                    if group.state == READY:
+                        group.state = RESCHEDULING
+        return commands
+
     def remove(self, id: bytes) -> list[Command]:
         group = self.groups.pop(id, None)
         if group is None:
             return []
         held = [Release(bundle.node, id, index) for index, bundle in enumerate(group.bundles) if bundle.node]
         group.state = REMOVED
+        self.changed.add(id)
         return [*held, Tell(id)]
 
     def job_ended(self, job: bytes) -> list[Command]:

@@ -73,6 +73,13 @@ class Locations:
         """What goes with that process."""
         return [object for object, other in self._owners.items() if other == owner]
 
+    def owners(self) -> dict[bytes, bytes]:
+        """By object, where the owner is known."""
+        return dict(self._owners)
+
+    def objects(self) -> list[bytes]:
+        return list(self._copies)
+
     def owned_at(self, node: bytes) -> list[bytes]:
         """What goes with all processes of that node."""
         return [object for object, owner in self._owners.items() if node_of(owner) == node_of(node)]

@@ -55,6 +55,8 @@ class DeclareDead(msgspec.Struct, frozen=True):
 
     node: bytes
     reason: str
+    #: As it was last.
+    member: Member
 
 
 class TellToEnd(msgspec.Struct, frozen=True):
@@ -73,6 +75,21 @@ class Membership:
         #: How those were that died last, but for those that were there for a driver only.
         self.departed: dict[bytes, Member] = {}
         self._looked_at = now
+
+    def __contains__(self, node: bytes) -> bool:
+        """Whether it is, or is remembered to have been, part of the cluster."""
+        return node in self.members or node in self._dead
+
+    def was_dead(self, view: NodeView, address: tuple[str, int], now: float) -> None:
+        """Before this service was started: the oldest first."""
+        self._dead[view.id] = None
+        self._departed(Member(view, address, now))
+
+    def _departed(self, member: Member) -> None:
+        if member.view.serves:
+            self.departed[member.view.id] = member
+            if len(self.departed) > DEPARTED_MAX:
+                del self.departed[next(iter(self.departed))]
 
     def join(self, view: NodeView, address: tuple[str, int], now: float) -> list[Command]:
         if view.id in self._dead:
@@ -104,14 +121,11 @@ class Membership:
         member = self.members.pop(node, None)
         if member is None:
             return []
-        if member.view.serves:
-            self.departed[node] = member
-            if len(self.departed) > DEPARTED_MAX:
-                del self.departed[next(iter(self.departed))]
+        self._departed(member)
         self._dead[node] = None
         if len(self._dead) > DEAD_MAX:
             del self._dead[next(iter(self._dead))]
-        return [DeclareDead(node, reason)]
+        return [DeclareDead(node, reason, member)]
 
     def look(self, now: float) -> list[Command]:
         """Once every LOOK_PERIOD_S."""

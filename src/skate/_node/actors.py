@@ -1,29 +1,28 @@
-"""Actors on this node: workers are found for them here, and what processes say of actors goes to who decides.
+"""Actors on this node: workers are found for them here.
 
-processes ──RegisterActor, WatchActor, …──▶ Actors ──▶ ActorService, in this daemon if the node is alone,
-local scheduler ◀── a demand for a worker ──┘   ▲      otherwise in the control service
-                 ── granted ────────────────────┘
+control state ──PlaceActor──▶ Actors ──a demand for a worker──▶ local scheduler
+              ◀──ActorPlaced──        ◀──────── granted ────────
+              ──StartActor──▶         ──▶ the worker becomes the actor
+
+Owns:      the actors that a worker is looked for, and the workers that were found for actors.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from skate._control.actors import ActorService
-from skate._control.groups import GROUP_REMOVED
+import msgspec
+
 from skate._core import lease_events as leases
-from skate._core.ids import node_of
-from skate._core.placement import Nowhere, Request, choose
-from skate._core.resources import group_of, to_floats, to_units
+from skate._core.resources import to_units
 from skate._core.task import ActorInfo, Death, Job
 from skate._wire import messages as wire
 
 if TYPE_CHECKING:
     from skate._node.daemon import Daemon
-    from skate._node.neighbours import Neighbours
+    from skate._wire.cluster import HeldWorker
 
 #: Most actors with the same needs that a worker is looked for at a time.
 LOOKING_MAX = 16
@@ -32,38 +31,26 @@ LOOKING_MAX = 16
 Needs = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], bool]
 
 
-class Actors:
-    """Also the `Outside` of the service, if that is here."""
+class Placed(msgspec.Struct):
+    """A worker that was found for an actor."""
 
+    actor: bytes
+    class_name: str
+    #: Which life of the actor it was told to become; 0: none yet.
+    life: int = 0
+
+
+class Actors:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        #: None: the control service has it.
-        self.service: ActorService | None = (
-            ActorService(self, daemon.commons.functions) if daemon.commons is not None else None
-        )
         #: Those that a worker is looked for: what they are, their job, and since when.
         self._placing: dict[bytes, tuple[ActorInfo, Job, float]] = {}
         #: The same by what they need, and those that wait for their turn. The scheduler looks at every demand at every
         #: event; of a thousand that ask for the same a few are enough.
         self._looking: dict[Needs, set[bytes]] = {}
         self._waiting: dict[Needs, deque[bytes]] = {}
-
-    # -- processes ----------------------------------------------------------------------------------------------------
-
-    def on_message(self, process_id: bytes, message: wire.Message) -> None:
-        if self.service is not None:
-            self.service.handle(process_id, message)
-        else:
-            self._neighbours.pass_on(process_id, 0, message)
-
-    def on_process_died(self, gone: wire.PeerGone) -> None:
-        if self.service is not None:
-            self.service.process_died(gone)
-
-    @property
-    def _neighbours(self) -> Neighbours:
-        assert self._daemon.neighbours is not None
-        return self._daemon.neighbours
+        #: By worker.
+        self._placed: dict[bytes, Placed] = {}
 
     # -- the scheduler ------------------------------------------------------------------------------------------------
 
@@ -80,12 +67,10 @@ class Actors:
 
     def on_granted(self, command: leases.GrantLease) -> None:
         actor, pid = command.process, self._daemon.pids[command.worker]
+        self._placed[command.worker] = Placed(actor, self._placing[actor][0].class_name)
         self._found(actor)
         self._daemon.output.begin_actor(self._daemon.processes[command.worker])
-        if self.service is not None:
-            self.service.granted(actor, command.worker, pid)
-        else:
-            self._neighbours.actor_placed(actor, command.worker, pid)
+        self._daemon.control.actor_placed(actor, command.worker, pid)
 
     def on_infeasible(self, command: leases.ReportInfeasible) -> None:
         env = self._placing[command.process][0].env
@@ -98,10 +83,7 @@ class Actors:
         else:
             reason = "it asks for more than this machine has."
             death = Death("infeasible", reason, asked=command.asked, total=command.total)
-        if self.service is not None:
-            self.service.infeasible(command.process, death)
-        else:
-            self._neighbours.actor_not_placed(command.process, death)
+        self._daemon.control.actor_not_placed(command.process, death)
 
     def find_worker(self, actor: bytes, info: ActorInfo, job: Job, since: float | None = None) -> None:
         since = time.monotonic() if since is None else since
@@ -151,67 +133,36 @@ class Actors:
             if not looking:
                 self._looking.pop(needs, None)
 
-    # -- the outside of a service that is here ------------------------------------------------------------------------
-
-    def send(self, process_id: bytes, message: wire.Message) -> None:
-        if type(message) is wire.StartActor:
-            self.start(process_id, message)
-        else:
-            self._daemon.send(process_id, message)
+    # -- those that live here -----------------------------------------------------------------------------------------
 
     def start(self, worker: bytes, message: wire.StartActor) -> None:
         """A worker is to become an actor. What the first async one imports for itself, the next ones share: 7 MB."""
+        placed = self._placed.get(worker)
+        if placed is None or placed.life == message.life:  # its end is on the way, or it has been told before
+            return
+        placed.life = message.life
         if message.create.settings.is_async:
             self._daemon.pool.preload(["asyncio"])
         self._daemon.send(worker, message)
 
-    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None:
-        group = group_of(info.to_place or info.resources)
-        if group and self._daemon.groups.is_removed(group):
-            assert self.service is not None
-            self.call_later(0.0, functools.partial(self.service.infeasible, actor, GROUP_REMOVED))
-            return
-        if info.where is not None:
-            needs = to_units(info.to_place or info.resources)
-            chosen = choose(Request.of(needs, info.where), [self._daemon.view()])
-            if isinstance(chosen, Nowhere):
-                asked, total = to_floats(needs), to_floats(self._daemon.total)
-                death = Death("nowhere", chosen.reason, asked=asked, total=total)
-                assert self.service is not None
-                refuse = functools.partial(self.service.infeasible, actor, death)
-                self.call_later(self._daemon.config.infeasible_grace_s, refuse)
-                return
-        self.find_worker(actor, info, job if job.driver in self._daemon.processes else job.without_driver())
+    def class_of(self, worker: bytes) -> str:
+        """The class of the actor in that process; empty if it is none."""
+        placed = self._placed.get(worker)
+        return placed.class_name if placed is not None else ""
 
-    def job_of(self, process_id: bytes) -> Job:
-        return self._daemon.job_of(process_id)
+    def on_process_died(self, process_id: bytes) -> None:
+        self._placed.pop(process_id, None)
 
-    def unplace(self, actor: bytes) -> None:
-        self.stop_looking(actor)
+    def held(self) -> list[HeldWorker]:
+        """Workers that were found for actors, for a control service that was started again."""
+        from skate._wire.cluster import HeldWorker  # only a node of a cluster loads it
 
-    def waits_for(self, actor: bytes) -> str:
-        return ""  # the scheduler of this node tells (`Inquiries.demands`)
+        pids = self._daemon.pids
+        return [HeldWorker(worker, pids[worker], it.actor, it.life) for worker, it in self._placed.items()]
 
-    def kill(self, process_id: bytes, reason: str) -> None:
-        self._daemon.pool.kill(process_id, reason)
-
-    def call_later(self, seconds: float, action: Any) -> None:
-        self._daemon.loop.call_at(time.monotonic() + seconds, action)
-
-    def lives(self, process_id: bytes) -> bool:
-        return process_id in self._daemon.processes and node_of(process_id) == self._daemon.number
-
-    def outlives_drivers(self) -> None:
-        self._daemon.open_lobby()
-
-    def actor_died(self, actor: bytes) -> None:
-        self._daemon.groups.on_actor_died(actor)
-
-    # -- looking inside -----------------------------------------------------------------------------------------------
-
-    def detached(self) -> list[str]:
-        """What users call their detached actors that live and end with this node; none if it is part of a cluster."""
-        return self.service.detached() if self.service is not None else []
+    def looking(self) -> list[bytes]:
+        """Actors for which a worker is looked for."""
+        return list(self._placing)
 
 
 def _needs(info: ActorInfo) -> Needs:

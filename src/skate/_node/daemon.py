@@ -29,22 +29,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from skate._config import scheduling_delay_ms
-from skate._control import commons
-from skate._control.actors import HANDLERS as ACTOR_MESSAGES
-from skate._control.groups import MESSAGES as GROUP_MESSAGES
 from skate._control.mailboxes import Mailboxes
 from skate._core import lease_events as leases
 from skate._core.actors import ended_with_node
-from skate._core.ids import new_job_id, new_node_id, new_process_id, node_at, node_of, place_of
+from skate._core.ids import new_job_id, new_process_id, node_at, node_of, place_of
 from skate._core.last_output import LastOutput
 from skate._core.placement import BYTES_PER_S_AT_FIRST, TASK_S_AT_FIRST, Average, NodeView
 from skate._core.policy_crowding import has_no_worker_for_tasks
-from skate._core.resources import marks_of_node, to_floats, to_units
+from skate._core.resources import to_floats, to_units
 from skate._core.scheduler import Scheduler, SchedulerConfig
 from skate._core.task import Job
 from skate._core.worker_limit import DESCRIPTORS_LEAST, worker_limit
 from skate._node import descriptors
 from skate._node.actors import Actors
+from skate._node.control_port import ControlPort
 from skate._node.demands import Demands
 from skate._node.end_orders import EndOrders
 from skate._node.garbage import Garbage
@@ -54,11 +52,12 @@ from skate._node.lease_commands import LeaseCommands
 from skate._node.lobby import Lobby, complain, lobby_name
 from skate._node.logs import Stream
 from skate._node.memory_watch import MemoryWatch
+from skate._node.no_neighbours import NoNeighbours
 from skate._node.output import Output
 from skate._node.oversize import on_refusal, on_unsent
 from skate._node.store import Store
 from skate._node.switchboard import Switchboard
-from skate._node.system import LOOPBACK, resources_of, wait_writable
+from skate._node.system import resources_of, wait_writable
 from skate._node.worker_pool import PooledWorker, WorkerPool, WorkerSetup, become_subreaper
 from skate._store.layout import SLOT_COUNT
 from skate._system_limits import raise_descriptor_limit, raise_process_limit, thread_limits
@@ -71,6 +70,7 @@ from skate._wire.messages import AnyMessage, Message
 if TYPE_CHECKING:
     from skate._node.main import NodeConfig
     from skate._node.neighbours import Neighbours
+    from skate._node.supervisor import Supervisor
 
 #: A worker whose control channel ended is killed if it is still there after this time.
 EXIT_GRACE_S = 0.2
@@ -81,6 +81,12 @@ ZYGOTE_IDLE_FACTOR = 6
 #: Time that ending may take, and how long a driver that is still reading the last lines is given in all.
 END_S = 1.0
 LAST_LINES_S = 10.0
+#: What processes say that is for the control state.
+TO_CONTROL = (
+    wire.RegisterActor, wire.CreateActor, wire.ActorStarted, wire.ActorEnded, wire.WatchActor, wire.UnwatchActor,
+    wire.KillActor, wire.DropActor, wire.FindActor, wire.CreateGroup, wire.RemoveGroup, wire.KeyValue, wire.Topic,
+    wire.Define, wire.Undefine, wire.Needs,
+)  # fmt: skip
 
 
 NO_JOB = Job()
@@ -113,15 +119,15 @@ class Daemon:
         self.config = config
         self.loop = EventLoop()
         self.total = to_units(resources_of(config))
-        #: None if the node is alone.
-        self.neighbours: Neighbours | None = None
+        self.neighbours: Neighbours | NoNeighbours
         if config.cluster is not None:
             from skate._node.neighbours import Neighbours  # a node that is alone starts sooner without
 
             self.neighbours = Neighbours(self, config.cluster)
         else:
-            self.total.update(marks_of_node(LOOPBACK, is_head=True))
-        self.node_id = self.neighbours.node_id if self.neighbours is not None else new_node_id()
+            self.neighbours = NoNeighbours(self)
+        self.node_id = self.neighbours.node_id
+        self.control: ControlPort = self.neighbours.control
         self.number = node_of(self.node_id)
         self.processes: dict[bytes, Process] = {}
         #: Pids of `processes`, for those who need no more of them.
@@ -176,9 +182,7 @@ class Daemon:
         self.switchboard = Switchboard(self.send, self.pids)
         self.inquiries = Inquiries(self)
         self.descriptors = descriptors.Descriptors(self.send, open_files.amount)
-        #: None: the control service has them.
         self.mailboxes = Mailboxes(self.send, self._is_congested)
-        self.commons = commons.Commons(self.send, self.mailboxes.deliver) if self.neighbours is None else None
         self.actors = Actors(self)
         self.groups = Groups(self)
         setup = WorkerSetup(self.node_id, self.store.fd, config.object_store_memory, entry=config.worker_entry)
@@ -198,8 +202,12 @@ class Daemon:
             self._add_driver(socket.socket(fileno=config.control_fd))
         else:
             self.open_lobby()
-        if self.neighbours is not None:
-            self.neighbours.begin()
+        self._supervisor: Supervisor | None = None
+        if config.supervises is not None:
+            from skate._node.supervisor import Supervisor  # only the head loads it
+
+            self._supervisor = Supervisor(self, config.supervises)
+        self.neighbours.begin()
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -240,7 +248,7 @@ class Daemon:
                 process.channel.send(message, fds)
             except TooLarge as error:
                 on_unsent(self, process, message, error)
-        elif self.neighbours is not None and node_of(process_id) != self.number:
+        elif node_of(process_id) != self.number:
             self.neighbours.send_to_process(process_id, message)
 
     def _is_congested(self, process_id: bytes) -> bool | None:
@@ -250,8 +258,7 @@ class Daemon:
     def describe_process(self, process_id: bytes) -> str:
         process = self.processes.get(process_id)
         if process is None:
-            elsewhere = self.neighbours.describe(process_id) if self.neighbours is not None else ""
-            return elsewhere or "a process that has ended"
+            return self.neighbours.describe(process_id) or "a process that has ended"
         return f"{'driver' if process.worker is None else 'worker'} pid {self.pids[process_id]}"
 
     # -- processes come ---------------------------------------------------------------------------------------------
@@ -302,7 +309,7 @@ class Daemon:
                 os.getpid(),
                 process.job.namespace,
                 self.address,
-                self.neighbours.member.host if self.neighbours is not None else LOOPBACK,
+                self.neighbours.host,
                 scheduling_delay_ms(),
             ),
             (self.store.fd,) if process.worker is None else (),
@@ -314,8 +321,7 @@ class Daemon:
         self.pool.preload(message.preload)
         if message.log_to_driver:
             self.output.listen(process)
-        if self.neighbours is not None:
-            self.neighbours.job_started(process.job, message.pid)
+        self.control.job_started(process.job, message.pid)
         self._watch_life(process, message.pid)
         become_subreaper()  # not earlier: this is the first thing that nobody waits for
 
@@ -377,7 +383,7 @@ class Daemon:
         self.store.handle(process.id, message, time.monotonic())
 
     def _reply_from_store(self, process_id: bytes, message: Message) -> None:
-        if self.neighbours is not None and process_id not in self.processes:
+        if process_id not in self.processes:
             self.neighbours.transfers.on_store_reply(process_id, message)
         else:
             self.send(process_id, message)
@@ -386,16 +392,14 @@ class Daemon:
         self.garbage.on_collected(process, message)
 
     def _on_pin(self, process: Process, message: wire.Pin) -> None:
-        if not message.places or self.neighbours is None or not self.neighbours.transfers.on_pin(process.id, message):
+        if not message.places or not self.neighbours.transfers.on_pin(process.id, message):
             self.store.handle(process.id, message, time.monotonic())
 
     def _on_prefetch(self, process: Process, message: wire.Prefetch) -> None:
-        if self.neighbours is not None:
-            self.neighbours.transfers.on_prefetch(process.id, message)
+        self.neighbours.transfers.on_prefetch(process.id, message)
 
     def _on_free(self, process: Process, message: wire.Free) -> None:
         if self._is_elsewhere(message.node or self.number):
-            assert self.neighbours is not None
             if message.node in self.neighbours.members:
                 self._pass_on(process, message.node, message)
             else:  # copies of them may be left
@@ -404,12 +408,10 @@ class Daemon:
         if message.tasks:
             message = wire.Free([*message.ids, *self.store.returns_of(message.tasks)])
         self.store.handle(process.id, message, time.monotonic())
-        if self.neighbours is not None:
-            self.neighbours.transfers.on_freed(message.ids)
+        self.neighbours.transfers.on_freed(message.ids)
 
     def _on_connect(self, process: Process, message: wire.Connect) -> None:
         if self._is_elsewhere(node_of(message.process_id)):
-            assert self.neighbours is not None
             self.neighbours.bridges.connect(process.id, message.process_id, message.again)
         else:
             self._connect(process.id, message.process_id)
@@ -452,10 +454,9 @@ class Daemon:
             self.post(leases.LeaseReturned(process.id, message.lease))
 
     def _is_elsewhere(self, node: int) -> bool:
-        return node != self.number and self.neighbours is not None
+        return node != self.number
 
     def _pass_on(self, process: Process, node: int, message: Message) -> None:
-        assert self.neighbours is not None
         self.neighbours.pass_on(process.id, node, message)
 
     def _on_blocked(self, process: Process, message: wire.Blocked) -> None:
@@ -464,17 +465,8 @@ class Daemon:
     def _on_unblocked(self, process: Process, message: wire.Unblocked) -> None:
         self.post(leases.WorkerUnblocked(process.id))
 
-    def _on_group_message(self, process: Process, message: Any) -> None:
-        self.groups.on_message(process.id, message)
-
-    def _on_common_message(self, process: Process, message: Any) -> None:
-        if self.commons is not None:
-            self.commons.handle(process.id, message)
-        else:
-            self._pass_on(process, 0, message)
-
-    def _on_actor_message(self, process: Process, message: Any) -> None:
-        self.actors.on_message(process.id, message)
+    def _on_control_message(self, process: Process, message: Any) -> None:
+        self.control.pass_on(process.id, message)
 
     def _on_descriptor_message(self, process: Any, message: Any) -> None:
         if process.id not in self.processes:
@@ -482,7 +474,6 @@ class Daemon:
         self.descriptors.on_message(process.id, message, process.channel.fds)
 
     def _on_call_listener(self, process: Process, message: wire.CallListener) -> None:
-        assert self.neighbours is not None
         self.neighbours.callers.call(process.id, message)
 
     def _on_query(self, process: Process, message: wire.Query) -> None:
@@ -499,8 +490,7 @@ class Daemon:
         """That a lease is for: of the process that asks, or of the actor."""
         if self.actors.is_placing(owner):
             return self.actors.job_for(owner)
-        guests = self.neighbours.guests if self.neighbours is not None else {}
-        process = self.processes.get(owner) or guests.get(owner)
+        process = self.processes.get(owner) or self.neighbours.guests.get(owner)
         return process.job if process is not None else NO_JOB
 
     # -- processes go -------------------------------------------------------------------------------------------------
@@ -563,8 +553,8 @@ class Daemon:
         if process.pidfd >= 0:  # otherwise it left before it had said who it is
             self.loop.unwatch(process.pidfd)
             os.close(process.pidfd)
-        if self.neighbours is not None and process.ready:
-            self.neighbours.job_ended(process.job)
+        if process.ready:
+            self.control.job_ended(process.job)
         others = any(other.worker is None and other is not process for other in self.processes.values())
         if not (self._serves or others):
             self._ended = True
@@ -584,16 +574,13 @@ class Daemon:
         self.switchboard.on_process_died(gone)
         self.descriptors.process_died(process.id)
         self.garbage.on_process_died(process.id)
-        self.actors.on_process_died(gone)
+        self.actors.on_process_died(process.id)
         self.inquiries.on_process_died(process)
         self.demands.on_process_died(process.id)
-        self.groups.on_process_died(process.id)
-        if self.commons is not None:
-            self.commons.process_died(process.id)
-        if self.neighbours is not None:
-            self.neighbours.bridges.on_process_died(process.id)
-            self.neighbours.transfers.on_process_died(process.id)
-            self.neighbours.on_process_died(gone)
+        self.control.process_died(gone)
+        self.neighbours.bridges.on_process_died(process.id)
+        self.neighbours.transfers.on_process_died(process.id)
+        self.neighbours.on_process_died(gone)
 
     # -- other nodes --------------------------------------------------------------------------------------------------
 
@@ -601,7 +588,6 @@ class Daemon:
         """This node, for the others."""
         pool = self.scheduler.pool
         queued = sum(demand.count for demand in self.scheduler.demands.values())
-        stakes = self.neighbours.stakes_of_others() if self.neighbours is not None else {}
         return NodeView(
             id=self.node_id,
             total=dict(pool.total),
@@ -609,7 +595,7 @@ class Daemon:
             labels=self.config.labels,
             serves=self.config.serves,
             queued=queued,
-            stakes=stakes,
+            stakes=self.neighbours.stakes_of_others(),
             task_s=self.task_s.value,
             bytes_per_s=self.bytes_per_s.value,
             store_bytes=self.config.object_store_memory,
@@ -621,9 +607,8 @@ class Daemon:
     def capacity(self) -> dict[str, float]:
         """What all nodes have together."""
         total = dict(self.total)
-        members = self.neighbours.members.values() if self.neighbours is not None else ()
-        for member in members:
-            for name, amount in member.view.total.items():
+        for view in self.neighbours.views():
+            for name, amount in view.total.items():
                 total[name] = total.get(name, 0) + amount
         return to_floats(total)
 
@@ -639,13 +624,14 @@ class Daemon:
     def _end(self) -> None:
         """Say what is left to say, and take everything along."""
         deadline = time.monotonic() + END_S
-        detached = self.actors.detached()
+        if self._supervisor is not None:
+            self._supervisor.end()
+        detached = self.control.detached()
         drivers = [process for process in self.processes.values() if process.worker is None]
         if detached and not any(driver.leaves for driver in drivers):
             # The last driver was killed. If it started this node, the daemon has its terminal.
             sys.stderr.write(ended_with_node(detached))
-        if self.neighbours is not None:
-            self.neighbours.leave("it was ended")
+        self.control.leave("it was ended")
         for process in self.processes.values():
             if process.worker is not None:
                 self.output.drain(process)
@@ -695,6 +681,4 @@ HANDLERS: dict[type, Any] = {
 }
 
 HANDLERS.update(dict.fromkeys(descriptors.MESSAGES, Daemon._on_descriptor_message))
-HANDLERS.update(dict.fromkeys(ACTOR_MESSAGES, Daemon._on_actor_message))
-HANDLERS.update(dict.fromkeys(GROUP_MESSAGES, Daemon._on_group_message))
-HANDLERS.update(dict.fromkeys(commons.MESSAGES, Daemon._on_common_message))
+HANDLERS.update(dict.fromkeys(TO_CONTROL, Daemon._on_control_message))

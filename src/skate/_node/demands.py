@@ -50,7 +50,7 @@ class Demands:
             self.forget(process_id, message.key)
             self._daemon.send(process_id, wire.LeaseInfeasible(message.key, {}, {}, removed=True))
             return
-        if self._daemon.neighbours is None and message.where is None:
+        if message.where is None and not self._daemon.neighbours.may_come:
             self.ask_here(process_id, message)
             return
         cls = (process_id, message.key)
@@ -119,7 +119,7 @@ class Demands:
         process_id, key = cls
         group = group_of(wanted.request.needs)
         if group:  # it may be reserved at any time, or be removed
-            self._daemon.groups.ask_whether_removed(group)
+            self._daemon.control.ask_group(group)
             self._refusing.add(cls)
             self._later(cls, self._daemon.config.infeasible_grace_s, self._refuse)
             return
@@ -198,7 +198,7 @@ class Demands:
 
     def _ids(self, numbers: list[int]) -> list[bytes]:
         known = [self._daemon.node_id] if self._daemon.number in numbers else []
-        others = self._daemon.neighbours.members if self._daemon.neighbours is not None else {}
+        others = self._daemon.neighbours.members
         return [*known, *(others[number].view.id for number in numbers if number in others)]
 
     def _views(self, cls: Class, request: Request | None = None) -> dict[bytes, NodeView]:
@@ -207,8 +207,7 @@ class Demands:
         wanted = self._dispersal.wanted.get(cls)
         if wanted is not None:
             here.queued = max(0, here.queued - wanted.asked.get(here.id, 0))
-        others = self._daemon.neighbours.members.values() if self._daemon.neighbours is not None else ()
-        views = {member.view.id: member.view for member in others}
+        views = {view.id: view for view in self._daemon.neighbours.views()}
         self._stakes.correct(views, self._dispersal.asked_by_others(cls), time.monotonic())
         views[here.id] = here
         if request is None and wanted is not None:
@@ -217,10 +216,8 @@ class Demands:
 
     def _within_reach(self, request: Request, views: dict[bytes, NodeView]) -> dict[bytes, NodeView]:
         """Without the nodes that cannot be reached at the moment, unless only they can serve it."""
-        neighbours = self._daemon.neighbours
-        if neighbours is None:
-            return views
-        near = {id: view for id, view in views.items() if not neighbours.reach.is_cut(node_of(id))}
+        reach = self._daemon.neighbours.reach
+        near = {id: view for id, view in views.items() if not reach.is_cut(node_of(id))}
         if len(near) == len(views):
             return views
         affinity = request.affinity
@@ -249,7 +246,6 @@ class Demands:
             if node_id == self._daemon.node_id:
                 self.ask_here(process_id, asked)
             else:
-                assert self._daemon.neighbours is not None
                 self._daemon.neighbours.pass_on(process_id, node_of(node_id), asked)
         wanted = self._dispersal.wanted.get(cls)
         if wanted is None:

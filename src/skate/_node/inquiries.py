@@ -9,7 +9,6 @@ arrived when all have answered, or after GATHER_S, is the answer. A worker that 
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from skate._core.lease_report import describe_room
 from skate._core.placement import NodeView
 from skate._core.resources import Amounts, to_floats
 from skate._node.memory_monitor import resident_bytes
-from skate._node.system import LOOPBACK
 from skate._wire.loop import Timer
 from skate._wire.messages import Answer, CollectEvents, Events, Query, decode_events
 
@@ -60,23 +58,19 @@ class Inquiries:
             "workers": self.workers,
             "demands": self.demands,
             "room": lambda: describe_room(daemon.scheduler),
-            "actors": lambda: daemon.actors.service.describe() if daemon.actors.service is not None else [],
-            "functions": lambda: daemon.commons.functions.describe() if daemon.commons is not None else [],
-            "groups": lambda: daemon.groups.service.describe() if daemon.groups.service is not None else [],
             "store": self.store,
             "statistics": self.statistics,
-            "pulls": lambda: daemon.neighbours.transfers.describe() if daemon.neighbours is not None else {},
-            "cuts": lambda: daemon.neighbours.reach.describe() if daemon.neighbours is not None else {},
-            "silence": lambda: daemon.neighbours.control_silence() if daemon.neighbours is not None else None,
+            "pulls": lambda: daemon.neighbours.transfers.describe(),
+            "cuts": lambda: daemon.neighbours.reach.describe(),
+            "silence": lambda: daemon.control.silence(),
         }
 
     def ask(self, process: Process, query: Query) -> None:
         if query.what == "events":
-            neighbours = self._daemon.neighbours
-            self.gather(process.id, query.request, list(neighbours.members) if neighbours is not None else [])
+            self.gather(process.id, query.request, list(self._daemon.neighbours.members))
             return
-        if query.what in ("actors", "functions", "groups") and self._daemon.neighbours is not None:
-            self._daemon.neighbours.pass_on(process.id, 0, query)
+        if query.what in ("actors", "functions", "groups"):
+            self._daemon.control.pass_on(process.id, query)
             return
         answer = self._answers.get(query.what)
         self._daemon.send(process.id, Answer(query.request, answer() if answer is not None else None))
@@ -97,17 +91,12 @@ class Inquiries:
         return {"total": total, "available": {name: amount for name, amount in available.items() if amount}}
 
     def _views(self) -> list[NodeView]:
-        neighbours = self._daemon.neighbours
-        others = neighbours.members.values() if neighbours is not None else ()
-        views = [self._daemon.view(), *(member.view for member in others)]
+        views = [self._daemon.view(), *self._daemon.neighbours.views()]
         return [view for view in views if view.serves]
 
     def nodes(self) -> list[dict[str, Any]]:
         neighbours = self._daemon.neighbours
-        if neighbours is None:
-            return [_describe_node(self._daemon.view(), LOOPBACK, socket.gethostname())]
-        own = neighbours.member
-        places = [(self._daemon.view(), own.host, own.name)]
+        places = [(self._daemon.view(), neighbours.host, neighbours.name)]
         places += [(member.view, member.host, member.name) for member in neighbours.members.values()]
         living = [_describe_node(*place) for place in places if place[0].serves]
         departed = [_describe_node(it.view, it.host, it.name, alive=False) for it in neighbours.departed]
@@ -174,7 +163,6 @@ class Inquiries:
         for worker in workers:
             daemon.send(worker, CollectEvents(number))
         for node in nodes:
-            assert daemon.neighbours is not None
             daemon.neighbours.ask_events(node, number)
         if not gathering.waiting_for:
             self._finish(number)
@@ -216,7 +204,6 @@ class Inquiries:
         if isinstance(gathering.asker, bytes):
             self._daemon.send(gathering.asker, Answer(gathering.request, events))
         else:
-            assert self._daemon.neighbours is not None
             self._daemon.neighbours.send_events(gathering.asker, gathering.request, events)
 
     def _all_events(self) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
-from skate._control.main import ControlConfig
+from skate._control.config import ControlConfig
 from skate._node.interpreter import command
 from skate._node.main import NodeConfig
 

@@ -33,7 +33,7 @@ class LeaseCommands:
             for command in self._daemon.scheduler.handle(self._events[0], time.monotonic()):
                 COMMANDS[type(command)](self, command)
             self._events.popleft()
-        self._daemon.groups.on_resources_changed()
+        self._daemon.control.resources_changed()
 
     def _do_start_worker(self, command: leases.StartWorker) -> None:
         self._daemon.pool.start(command.env)

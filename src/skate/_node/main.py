@@ -14,6 +14,7 @@ import time
 
 import msgspec
 
+from skate._control.config import Supervised
 from skate._node.zygote import WORKER_ENTRY, run_zygote
 
 JOIN_AGAIN_S = 2.0
@@ -44,6 +45,8 @@ class NodeConfig(msgspec.Struct, kw_only=True):
     report_fd: int = -1
     #: The cluster that it is a node of; None: it is alone.
     cluster: ClusterConfig | None = None
+    #: The control service that this node starts again when it has ended; None: it looks after none.
+    supervises: Supervised | None = None
     #: A node of a cluster ends when this process does; 0: it outlives whoever has started it.
     parent: int = 0
     num_cpus: float

@@ -122,10 +122,9 @@ class MemoryWatch:
 
     def _name(self, process_id: bytes) -> str:
         """What a node knows of its processes; the tasks of workers are known to their owners."""
-        service = self._daemon.actors.service
-        actor = service.table.of_worker(process_id) if service is not None else None
-        if actor is not None:
-            return f"actor {actor.info.class_name}"
+        class_name = self._daemon.actors.class_of(process_id)
+        if class_name:
+            return f"actor {class_name}"
         return self._daemon.describe_process(process_id).split()[0]
 
     def _candidates(self) -> list[Candidate]:

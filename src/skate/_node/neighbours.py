@@ -14,7 +14,6 @@ is dead.
 from __future__ import annotations
 
 import logging
-import shlex
 import socket
 import time
 from collections import deque
@@ -24,21 +23,21 @@ from typing import TYPE_CHECKING, Any
 from skate._config import partition_grace_s
 from skate._core import lease_events as leases
 from skate._core.ids import node_of
-from skate._core.membership import DEAD_MAX, DEPARTED_MAX, REPORT_PERIOD_S
+from skate._core.membership import DEAD_MAX, DEPARTED_MAX
 from skate._core.placement import NodeView
 from skate._core.resources import marks_of_node
-from skate._core.task import Death, Job
 from skate._node.bridges import Bridges, lost_with_node
 from skate._node.callers import Callers
 from skate._node.main import JoinError
 from skate._node.reach import ID_SHOWN, Reach
+from skate._node.remote_control import RemoteControl, unreachable
 from skate._node.transfers import Transfers
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.entrance import Tls
-from skate._wire.gate import Gate, knock, speaks_tls
+from skate._wire.gate import Gate, speaks_tls
 from skate._wire.guard import ProtocolError
-from skate._wire.handshake import HandshakeError, StrangerError, Versions
+from skate._wire.handshake import Versions
 from skate._wire.link import Link
 
 if TYPE_CHECKING:
@@ -49,17 +48,6 @@ log = logging.getLogger("skate")
 
 #: What processes of other nodes may say, besides what they demand.
 GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.GiveUpLease, wire.Free)
-#: Stands for the control service among the numbers of nodes, which begin with 1.
-CONTROL = 0
-#: How often it is looked whether the others should know of something.
-LOOK_S = 0.1
-JOIN_S = 10.0
-#: After this time without a word from the control service, drivers are told.
-SILENT_S = 3.0
-#: After this time, whoever asks: two reports were not answered.
-UNHEARD_S = 2 * REPORT_PERIOD_S
-#: So much of a command line is told, in characters.
-COMMAND_LINE_MAX = 2000
 
 
 class Guest:
@@ -88,6 +76,9 @@ class Envelope:
 
 
 class Neighbours:
+    #: Other nodes may come, and what waits here can go there.
+    may_come = True
+
     def __init__(self, daemon: Daemon, config: ClusterConfig) -> None:
         self._daemon = daemon
         self._config = config
@@ -95,7 +86,7 @@ class Neighbours:
         self._loop = daemon.loop
         self.members: dict[int, cluster.Member] = {}
         self.guests: dict[bytes, Guest] = {}
-        #: Nodes (0: the control service) that know of a process of ours.
+        #: Nodes that know of a process of ours.
         self._acquainted: dict[bytes, set[int]] = {}
         self._links: dict[int, Link] = {}
         #: Links that other nodes have made, by their sessions.
@@ -115,15 +106,10 @@ class Neighbours:
         self.callers = Callers(daemon, self)
         self.reach = Reach(daemon, self, partition_grace_s(daemon.config.partition_grace_s))
         self._begun = False
-        self._report_at = 0.0
-        #: When the control service was heard of, when that was last looked at, and whether drivers know it is silent.
-        self._heard_at = self._looked_at = time.monotonic()
-        self._is_silent = False
         #: What came before the daemon was built.
         self._early: list[Callable[[], None]] = []
         self.node_id = b""
         self.number = 0
-        self.cluster_id = ""
         listens = config.host if config.host not in ("0.0.0.0", "::") else ""
         self.member = cluster.Member(
             NodeView(
@@ -138,8 +124,8 @@ class Neighbours:
             self._gate.address[1] if self._gate is not None else 0,
             config.name or socket.gethostname(),
         )
-        self._control = Link(self._loop, self._on_control, self._on_control_lost, name="control")
-        self._join()
+        self.control = RemoteControl(daemon, self, config, self.tls)
+        self.control.join()
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
@@ -150,84 +136,41 @@ class Neighbours:
         try:
             return speaks_tls(*config.control)
         except OSError as error:
-            raise _unreachable(config, error) from None
+            raise unreachable(config, error) from None
 
-    def _join(self) -> None:
-        """Blocks: before it is part of its cluster a node has nothing to do."""
-        host, port = self._config.control
-        try:
-            sock, _versions, rest = knock(host, port, self.token, JOIN_S, self.tls)
-        except StrangerError as error:
-            raise JoinError(f"cannot join the cluster: {error} Check the host and the port.") from None
-        except HandshakeError as error:
-            raise JoinError(f"cannot join the cluster: {error}") from None
-        except OSError as error:
-            raise _unreachable(self._config, error) from None
+    # -- the control service ------------------------------------------------------------------------------------------
+
+    def prepare_member(self, host: str, port: int) -> None:
+        """The control service at this address is there: how this node will be described to it."""
         if not self.member.host:
             self.member.host = _address_towards(host, port)
         if self._daemon.config.serves:
             is_head = self._daemon.config.is_head
             self._daemon.total.update(marks_of_node(self.member.host, is_head=is_head))  # the member has the same dict
-        self._control.last()
-        self._control.adopt(sock, rest)
-        self._control.connect(host, port, self.token, self.tls)
-        self._control.send(cluster.Join(self.member, self._control.session))
-        deadline = time.monotonic() + JOIN_S
-        while not self.node_id:
-            self._loop.run_once(deadline)
-            if time.monotonic() > deadline or self._control.closed:
-                raise JoinError(f"cannot join the cluster at {host}:{port}: it did not answer within {JOIN_S:g} s.")
 
-    def _on_control_lost(self, link: Link, why: str) -> None:
-        """The service has forgotten us: it was started anew, or holds us to be dead. It will say what is to be done."""
-        self._control = Link(self._loop, self._on_control, self._on_control_lost, name="control")
-        self._control.last()
-        self._control.send(cluster.Join(self.member, self._control.session))
-        self._control.connect(*self._config.control, self.token, self.tls)
+    def on_joined(self, message: cluster.Joined) -> None:
+        if not self.node_id:
+            self.node_id = self.member.view.id = message.node_id
+            self.number = node_of(message.node_id)
+        self._learn(message.members)
+        known = {member.view.id for member in self.departed}
+        self.departed.extend(member for member in message.departed if member.view.id not in known)
 
-    # -- the control service ------------------------------------------------------------------------------------------
+    def on_joined_again(self) -> None:
+        """The service may have forgotten what was under way."""
+        for node, link in self._links.items():
+            if not link.is_connecting:
+                self.control.tell(cluster.PleaseLink(node))
+        self.transfers.on_control_back()
 
-    def _on_control(self, link: Link, message: Any) -> None:
-        if not self._begun and not isinstance(message, cluster.Joined):
-            self._early.append(lambda: self._on_control(link, message))
-            return
-        self._heard_at = time.monotonic()
+    def on_control(self, message: Any) -> bool:
+        """Whether it was about other nodes, and is done."""
         match message:
-            case cluster.Heard():
-                pass
             case cluster.News():
                 self._learn(message.members)
                 for node, reason in message.gone:
                     self._on_node_gone(node, reason)
                 self._daemon.demands.on_news()
-            case cluster.ToProcess(process, wire.Published() as published):
-                self._daemon.mailboxes.deliver(process, published)
-            case cluster.ToProcess(process, wire.StartActor() as start):
-                self._daemon.actors.start(process, start)
-            case cluster.ToProcess(process, inner):
-                self._daemon.send(process, inner)
-            case cluster.PlaceActor(actor, info, job):
-                self._daemon.actors.find_worker(actor, info, job)
-            case cluster.UnplaceActor(actor):
-                self._daemon.actors.stop_looking(actor)
-            case cluster.PrepareBundle(group, index, attempt, needs):
-                ok = self._daemon.groups.set_aside(group, index, attempt, needs)
-                self.tell_control(cluster.BundlePrepared(group, index, attempt, ok))
-            case cluster.CommitBundle(group, index):
-                self._daemon.groups.count(group, index)
-                self.report_now()
-            case cluster.ReleaseBundle(group, index):
-                self._daemon.groups.give_back(group, index)
-                self.report_now()
-            case cluster.GroupRemoved(group):
-                self._daemon.groups.removed(group)
-            case cluster.KillProcess(process, reason):
-                self._daemon.pool.kill(process, reason)
-            case cluster.Introduce(process):
-                if process in self._daemon.processes:
-                    self.acquaint(process, CONTROL)
-                else:
-                    self.tell_control(cluster.ProcessGone(self._daemon.switchboard.death_of(process)))
             case cluster.PleaseLink(node):
                 self.link_to(node)
             case cluster.Located():
@@ -236,18 +179,9 @@ class Neighbours:
                 self.transfers.on_tracked(object)
             case cluster.DropCopies(objects):
                 self.transfers.on_drop_copies(objects)
-            case cluster.Joined():
-                self.node_id = self.member.view.id = message.node_id
-                self.number = node_of(message.node_id)
-                self.cluster_id = message.cluster_id
-                self._learn(message.members)
-                self.departed.extend(message.departed)
-            case cluster.TellToEnd(reason):
-                self._daemon.end(reason, joins_anew=True)
-            case cluster.End(reason):
-                self._daemon.end(reason)
             case _:
-                raise ProtocolError(f"{type(message).__name__} is not for a node")
+                return False
+        return True
 
     def _learn(self, members: list[cluster.Member]) -> None:
         known = set(self.members)
@@ -261,78 +195,19 @@ class Neighbours:
             self._tell_capacity()
 
     def begin(self) -> None:
-        """The daemon is built: tell how it is, from now on."""
+        """The daemon is built."""
         self.transfers = Transfers(self._daemon, self)
         self._begun = True
         early, self._early = self._early, []
         for act in early:
             act()
-        self._report()
-
-    def ask_group(self, group: bytes) -> None:
-        self.tell_control(cluster.AskGroup(group))
-
-    def report_now(self) -> None:
-        """What this node has in all has changed."""
-        self.tell_control(cluster.Report(self._daemon.view(), urgent=True))
-
-    def _report(self) -> None:
-        """Regularly, as a sign of life; and sooner if something was taken or given back."""
-        now = time.monotonic()
-        self._loop.call_at(now + LOOK_S, self._report)
-        self._look_at_control(now)
-        self.reach.look(now)
-        view = self._daemon.view()
-        if now >= self._report_at or view.available != self.member.view.available:
-            self._report_at = now + REPORT_PERIOD_S
-            self.member.view = view
-            self._control.send(cluster.Report(view))
-
-    def _look_at_control(self, now: float) -> None:
-        """Drivers whose calls wait for the control service are told why."""
-        if now - self._looked_at > 1.0:  # it was us who stood still
-            self._heard_at = now
-        self._looked_at = now
-        if self.control_silence() is not None:
-            self.transfers.on_control_silent()
-        is_silent = now - self._heard_at > SILENT_S
-        if is_silent != self._is_silent:
-            self._is_silent = is_silent
-            host, port = self._config.control
-            self._daemon.output.tell_drivers(
-                f"the control service of the cluster, at {host}:{port}, does not answer. Tasks and calls go on; what "
-                "needs it (new actors and placement groups, names, skate.kv) waits."
-                if is_silent
-                else f"the control service of the cluster, at {host}:{port}, answers again."
-            )
-
-    def control_silence(self) -> dict[str, Any] | None:
-        """Since when nothing was heard of the control service, if that is longer than it should be."""
-        silent_s = time.monotonic() - self._heard_at
-        host, port = self._config.control
-        return {"address": f"{host}:{port}", "silent_s": silent_s} if silent_s > UNHEARD_S else None
-
-    def tell_control(self, message: wire.Message) -> None:
-        self._control.send(message)
-
-    def job_started(self, job: Job, pid: int) -> None:
-        self.tell_control(cluster.JobStarted(job, pid, _command_line(pid)))
-
-    def job_ended(self, job: Job) -> None:
-        self.tell_control(cluster.JobEnded(job))
-
-    def actor_placed(self, actor: bytes, worker: bytes, pid: int) -> None:
-        self.acquaint(worker, CONTROL)
-        self.tell_control(cluster.ActorPlaced(actor, worker, pid))
-
-    def actor_not_placed(self, actor: bytes, death: Death) -> None:
-        self.tell_control(cluster.ActorNotPlaced(actor, death))
+        self.control.begin()
 
     # -- links to nodes -----------------------------------------------------------------------------------------------
 
     def send(self, node: int, message: wire.Message) -> None:
-        """To another node, or to the control service; if that is gone, nobody misses it."""
-        link = self.link_to(node) if node != CONTROL else self._control
+        """To another node; if that is gone, the message is not missed."""
+        link = self.link_to(node)
         if link is not None:
             link.send(message)
 
@@ -361,9 +236,22 @@ class Neighbours:
             link.send(cluster.Link(self.node_id, link.session))
             link.connect(member.host, member.port, self.token, self.tls)
         else:  # what is said meanwhile waits until it has made one
-            self.tell_control(cluster.PleaseLink(node))
+            self.control.tell(cluster.PleaseLink(node))
         self.reach.watch(link)
         return link
+
+    @property
+    def host(self) -> str:
+        """By which others reach this node."""
+        return self.member.host
+
+    @property
+    def name(self) -> str:
+        return self.member.name
+
+    def views(self) -> list[NodeView]:
+        """The other nodes."""
+        return [member.view for member in self.members.values()]
 
     def links(self) -> list[Link]:
         """One for each node that this one has to do with: that on which it sends."""
@@ -528,7 +416,7 @@ class Neighbours:
             self.send(node, cluster.Acquaint(process_id, self._daemon.pids[process_id], job))
 
     def on_process_died(self, gone: wire.PeerGone) -> None:
-        """A process of ours: all nodes that know of it are told."""
+        """A process of ours: the nodes that know of it are told."""
         for node in self._acquainted.pop(gone.process_id, ()):
             self.send(node, cluster.ProcessGone(gone))
 
@@ -566,26 +454,6 @@ class Neighbours:
             self._daemon.store.process_died(gone.process_id, time.monotonic())
             self.transfers.sweep()
             self._daemon.post(leases.ProcessDied(gone.process_id))
-
-    def leave(self, reason: str) -> None:
-        self._control.send(cluster.Leave(reason))
-        self._control.flush()
-
-
-def _command_line(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/cmdline", errors="replace") as file:
-            return shlex.join(file.read(COMMAND_LINE_MAX).rstrip("\0").split("\0"))
-    except OSError:  # it has ended already
-        return ""
-
-
-def _unreachable(config: ClusterConfig, error: OSError) -> JoinError:
-    host, port = config.control
-    return JoinError(
-        f"cannot join the cluster at {host}:{port}: {error.strerror or error}. Check the address, and that "
-        "`skate start --head` runs there."
-    )
 
 
 def _address_towards(host: str, port: int) -> str:

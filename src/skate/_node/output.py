@@ -85,7 +85,7 @@ class Output:
             # What belongs to a driver that is gone, or to none yet, is shown to all.
             if driver.id == job.driver or job.driver not in self._daemon.processes:
                 queue.add(lines)
-        if job.wants_output and self._daemon.neighbours is not None and node_of(job.driver) != self._daemon.number:
+        if job.wants_output and node_of(job.driver) != self._daemon.number:
             self._elsewhere.setdefault(job.driver, LogQueue()).add(lines)
 
     def drain(self, process: Process) -> None:
@@ -139,7 +139,6 @@ class Output:
 
     def _send_elsewhere(self) -> None:
         neighbours = self._daemon.neighbours
-        assert neighbours is not None
         for driver, queue in list(self._elsewhere.items()):
             while not neighbours.has_backlog(node_of(driver)) and (message := queue.take()) is not None:
                 neighbours.send_to_process(driver, message)

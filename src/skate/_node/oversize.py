@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from skate._control.refusals import instead_of
+from skate._control.state.refusals import instead_of
 from skate._wire import messages as wire
 from skate._wire.channel import TooLarge
 

@@ -78,12 +78,12 @@ class Reach:
                         link.renew()
                 case core.DeclareCut(node):
                     log.warning("%s", self.describe_cut(node))
-                    self._neighbours.tell_control(cluster.Unreached(node, is_cut=True))
+                    self._neighbours.control.tell(cluster.Unreached(node, is_cut=True))
                     self._neighbours.transfers.on_cut(node)
                     self._daemon.demands.on_news()
                 case core.DeclareHealed(node, cut_s):
                     log.warning("%s reach each other again, after %.1f s.", self._names(node), cut_s)
-                    self._neighbours.tell_control(cluster.Unreached(node, is_cut=False))
+                    self._neighbours.control.tell(cluster.Unreached(node, is_cut=False))
                     self._neighbours.bridges.renew(node)
                     self._neighbours.transfers.on_healed(node)
                     self._daemon.demands.on_news()
@@ -119,7 +119,7 @@ class Reach:
 
     def describe_cut(self, node: int) -> str:
         cut_s = self._nodes.cuts(time.monotonic()).get(node, 0.0)
-        control = "the first reaches" if self._neighbours.control_silence() is None else "the first cannot reach"
+        control = "the first reaches" if self._neighbours.control.silence() is None else "the first cannot reach"
         setting = f"partition_grace_s ({self._nodes.grace_s:g} s)"
         grace = f"What needs that path waits until it heals, or until {setting} is over."
         if self._nodes.is_over(node):

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from skate._core import pulls as core
 from skate._core.ids import NODE_BYTES, node_at, node_of, size_at
 from skate._node.courier import Done, Inlet, Outlet
+from skate._node.transfer_records import Chunk, Room, Serving
 from skate._wire import cluster
 from skate._wire import messages as wire
 from skate._wire.guard import ProtocolError
@@ -49,47 +50,6 @@ OFFER_AGAIN_S = 0.2
 MEASURED_BYTES = 1 << 20
 #: An object that others know of, and this node does not, is taken to be freed after this time.
 SEAL_GRACE_S = 10.0
-
-
-class Chunk:
-    """A chunk that is on its way here."""
-
-    __slots__ = ("index", "object", "room", "source", "wanted")
-
-    def __init__(self, object: bytes, index: int, source: bytes, room: int) -> None:
-        self.object = object
-        self.index = index
-        self.source = source
-        self.room = room
-        #: Its pull still wants it.
-        self.wanted = True
-
-
-class Room:
-    """Space in the arena for an object that is coming."""
-
-    __slots__ = ("busy", "given_up", "object", "offset", "since", "size")
-
-    def __init__(self, object: bytes, size: int) -> None:
-        self.object = object
-        self.size = size
-        self.offset = -1
-        self.since = time.monotonic()
-        #: Chunks that may still be written into it.
-        self.busy = 0
-        self.given_up = False
-
-
-class Serving:
-    """An object of this node that others pull."""
-
-    def __init__(self) -> None:
-        self.nodes: set[int] = set()
-        #: -1 until it is pinned.
-        self.offset = -1
-        self.size = 0
-        #: What was asked for before it was: (node, start, size, tag).
-        self.waiting: list[tuple[int, int, int, int]] = []
 
 
 class Transfers:
@@ -233,9 +193,21 @@ class Transfers:
     def _locate(self, object: bytes) -> None:
         self._locate_later.pop(object, None)
         if object in self._places:  # otherwise it was given up meanwhile
-            self._neighbours.tell_control(cluster.Locate(object, self._places[object]))
-            if self._neighbours.control_silence() is not None:
+            self._neighbours.control.tell(cluster.Locate(object, self._places[object]))
+            if self._neighbours.control.silence() is not None:
                 self._pull_from_maker(object)
+
+    def on_control_back(self) -> None:
+        """A service that was started again does not know what was asked."""
+        for object in self._pulls.locating():
+            if object not in self._locate_later:
+                self._locate(object)
+
+    def held(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """For a control service that was started again: what was made here and others know of, with the owners, and
+        the copies that are here."""
+        store = self._daemon.store
+        return [(id, store.owner_of(id)) for id in self._tracked if store.has(id)], list(self._makers)
 
     def on_control_silent(self) -> None:
         """The control service, which knows where copies are, does not answer: what waits for that goes on."""
@@ -285,7 +257,7 @@ class Transfers:
         passed_on = self._passed_on.pop(object, None)
         if passed_on is not None:  # they may still want the rest, and what was sent may still be read
             self._begin_serving(object).nodes |= passed_on
-        self._neighbours.tell_control(cluster.CopyStored(object))
+        self._neighbours.control.tell(cluster.CopyStored(object))
         self._tell_sources(object)
         self._settle(object)
         # Not earlier: until those for whom it came have pinned it, it must not be dropped.
@@ -298,7 +270,7 @@ class Transfers:
 
     def _on_dropped(self, id: bytes) -> None:
         self._makers.pop(id, None)
-        self._neighbours.tell_control(cluster.CopyDropped(id))
+        self._neighbours.control.tell(cluster.CopyDropped(id))
 
     def _tell_sources(self, object: bytes) -> None:
         for node in self._asked_of.pop(object, ()):
@@ -311,7 +283,7 @@ class Transfers:
         if self._room_of.get(room.object) == number:
             del self._room_of[room.object]
             self._passed_on.pop(room.object, None)
-            self._neighbours.tell_control(cluster.CopyDropped(room.object))
+            self._neighbours.control.tell(cluster.CopyDropped(room.object))
             self._tell_sources(room.object)
             self._refuse_awaited(room.object)
         for tag, chunk in list(self._chunks.items()):
@@ -671,24 +643,24 @@ class Transfers:
         owner = self._daemon.store.owner_of(object)
         if owner != self.keeper:
             self._tracked.add(object)  # what it is told of counts as a copy until it is told of the end, too
-            self._neighbours.tell_control(cluster.Owned(object, owner))
+            self._neighbours.control.tell(cluster.Owned(object, owner))
 
     def on_freed(self, ids: list[bytes]) -> None:
         gone = self._tracked.intersection(ids)
         if gone:
             self._tracked -= gone
-            self._neighbours.tell_control(cluster.Freed(list(gone)))
+            self._neighbours.control.tell(cluster.Freed(list(gone)))
 
     def sweep(self) -> None:
         """Tell of the ends of those that are gone."""
         gone = [id for id in self._tracked if not self._daemon.store.has(id)]
         if gone:
             self._tracked.difference_update(gone)
-            self._neighbours.tell_control(cluster.Freed(gone))
+            self._neighbours.control.tell(cluster.Freed(gone))
 
     def free_copies(self, ids: list[bytes]) -> None:
         """Of objects whose own node is gone."""
-        self._neighbours.tell_control(cluster.Freed(ids))
+        self._neighbours.control.tell(cluster.Freed(ids))
 
     def on_drop_copies(self, ids: list[bytes]) -> None:
         for id in ids:

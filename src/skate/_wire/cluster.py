@@ -43,6 +43,8 @@ class Join(Message, tag=1):
     member: Member
     #: A connection that is made again begins with Resume and this.
     session: bytes = b""
+    #: That the node is part of already.
+    cluster_id: str = ""
 
 
 class Joined(Message, tag=2):
@@ -54,6 +56,49 @@ class Joined(Message, tag=2):
     cluster_id: str = ""
     #: Nodes that died lately, the oldest first.
     departed: list[Member] = []
+    #: Which service of the cluster this is: another number, another service.
+    incarnation: int = 0
+
+
+class Anew(Message, tag=77):
+    """Control → node, for a Resume: I do not know that link. Join again, under the id that you have."""
+
+
+class HeldProcess(msgspec.Struct, array_like=True):
+    """A process that the control service knows of, or whose end it has yet to be told."""
+
+    id: bytes
+    pid: int
+    job: Job
+
+
+class HeldWorker(msgspec.Struct, array_like=True):
+    """A worker that was found for an actor. Life 0: it has not been told to become it."""
+
+    id: bytes
+    pid: int
+    actor: bytes
+    life: int
+
+
+class Holding(Message, tag=78):
+    """Node → control, after Joined if it was part of the cluster before: what I have. No reply."""
+
+    processes: list[HeldProcess] = []
+    workers: list[HeldWorker] = []
+    #: Actors for which it looks for workers.
+    looking: list[bytes] = []
+    #: Group, index, and whether the bundle counts or is only set aside.
+    bundles: list[tuple[bytes, int, bool]] = []
+    #: Objects that are here and others know of: those that were made here, with their owners, and copies.
+    owned: list[tuple[bytes, bytes]] = []
+    copies: list[bytes] = []
+
+
+class Done(Message, tag=79):
+    """Control → node: of these processes, what was said up to this number is durable. It need not be kept."""
+
+    processes: list[tuple[bytes, int]]
 
 
 class Report(Message, tag=3):
@@ -116,6 +161,8 @@ class End(Message, tag=9):
     """Command line → control: end the cluster; control → node: end."""
 
     reason: str
+    #: From the command line: the next service that has the store goes on with the cluster.
+    keep: bool = False
 
 
 # -- envelopes ---------------------------------------------------------------------------------------------------------
@@ -134,6 +181,10 @@ class FromProcess(Message, tag=20):
 
     process_id: bytes
     message: AnyMessage
+    #: To control: counts the messages of this process. Until Done, a service that was started again is told it again.
+    number: int = 0
+    #: To control: the answers of messages up to this number have come.
+    done_to: int = 0
 
 
 class ToProcess(Message, tag=21):
@@ -431,10 +482,10 @@ class DoneWith(Message, tag=54):
 
 
 ClusterMessage = Union[  # noqa: UP007 - as in messages
-    Join, Joined, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End, Acquaint, FromProcess,
-    ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, AskEvents, NodeEvents,
-    PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed, DropCopies,
-    OpenStream, StreamOpened, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith,
+    Join, Joined, Anew, Holding, Done, Report, News, TellToEnd, Leave, JobStarted, JobEnded, Ask, Reply, End,
+    Acquaint, FromProcess, ToProcess, ProcessGone, Link, OpenChannel, ChannelOpened, PleaseOpen, PleaseLink, AskEvents,
+    NodeEvents, PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed,
+    DropCopies, OpenStream, StreamOpened, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith,
     PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared,
     CommitBundle, ReleaseBundle, GroupRemoved, AskGroup, Heard, Ping, Pong, Unreached, Resume, Confirm,
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from types import TracebackType
 from skate._system_limits import limit_of
 from skate._wire.channel import ChannelClosed
 from skate._wire.complaints import harmless
+from skate._wire.protocol_error import ProtocolError as ProtocolError
 
 #: A defect that comes again and again is logged with its traceback this many times, then only counted.
 TRACEBACKS_MAX = 3
@@ -25,10 +26,6 @@ COUNT_EVERY = 1000
 DEFECTS_VARIABLE = "SKATE_TEST_DEFECTS"
 
 _seen: Counter[tuple[str, str]] = Counter()
-
-
-class ProtocolError(Exception):
-    """A peer said something that it must never say, or not at this time."""
 
 
 def survive(error: Exception, doing: str) -> None:

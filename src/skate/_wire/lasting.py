@@ -45,6 +45,11 @@ class LastingChannel(Channel):
     def is_live(self) -> bool:
         return self._live
 
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that the other end is not known to have."""
+        return self._journal.said - self._journal.confirmed
+
     def _send(self, message: Message, fds: tuple[int, ...]) -> None:
         assert not fds, "descriptors stay on their machine"
         if not self.closed:

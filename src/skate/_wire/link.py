@@ -204,6 +204,11 @@ class Link:
         return self._channel is not None and self._channel.fileno() >= 0
 
     @property
+    def unconfirmed(self) -> int:
+        """Messages that the other end is not known to have."""
+        return len(self._waiting) + (self._channel.unconfirmed if self._channel is not None else 0)
+
+    @property
     def dials(self) -> bool:
         """This end makes its connections."""
         return self._redial is not None

@@ -66,11 +66,12 @@ class ActorGone(Exception):
 class Link(ActorLink):
     """An actor that this process has a handle to."""
 
-    __slots__ = ("creation_id", "death", "holding", "name", "pending_max", "places", "sent_process")
+    __slots__ = ("creation_id", "death", "holding", "name", "owner", "pending_max", "places", "sent_process")
 
-    def __init__(self, id: bytes, settings: ActorSettings, *, name: str, pending_max: int) -> None:
+    def __init__(self, id: bytes, owner: bytes, settings: ActorSettings, *, name: str, pending_max: int) -> None:
         eager = settings.is_async or settings.max_concurrency > 1 or bool(settings.groups)
         super().__init__(id, eager=eager, ordered=settings.ordered)
+        self.owner = owner
         self.name = name
         self.creation_id = id + FIRST_RETURN
         self.pending_max = pending_max
@@ -289,9 +290,15 @@ class Actors:
     def _link(self, actor: bytes, owner: bytes, name: str, settings: ActorSettings, pending_max: int) -> Link:
         link = self._links.get(actor)
         if link is None:
-            link = self._links[actor] = Link(actor, settings, name=name, pending_max=pending_max)
+            link = self._links[actor] = Link(actor, owner, settings, name=name, pending_max=pending_max)
             self._runtime.send(m.WatchActor(actor, owner))
         return link
+
+    def watch_again(self) -> None:
+        """A control service that was started again does not know who watches."""
+        for link in self._links.values():
+            if link.state is not core.DEAD:
+                self._runtime.send(m.WatchActor(link.id, link.owner))
 
     def kill(self, actor: bytes, *, no_restart: bool) -> None:
         by = f"{'the driver' if self._runtime.is_driver else 'a worker'}, pid {os.getpid()}"
@@ -299,7 +306,8 @@ class Actors:
             link = self._links.get(actor)
             if link is not None and not no_restart:
                 link.dying()  # before its node hears of it: the next life may begin at once
-            self._runtime.send(m.KillActor(actor, no_restart, by))
+            life = link.life if link is not None and not no_restart else 0
+            self._runtime.send(m.KillActor(actor, no_restart, by, life=life))
             if link is not None and no_restart and link.state is not core.DEAD:
                 # For this process it is dead from now on; no later call of ours gets there before the signal.
                 death = Death("kill", f"skate.kill() was called by {by}.")

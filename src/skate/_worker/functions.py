@@ -26,7 +26,7 @@ from skate._core.task import RefInfo
 from skate._message_limits import limits
 from skate._object_ref import ObjectRef, collecting_refs
 from skate._serialize.diagnose import explain_unpicklable, largest_captures
-from skate._wire.messages import Define, Message, Undefine
+from skate._wire.messages import Define, Message, Needs, Undefine
 from skate._worker.surroundings import job_path, late_ray_version, module_path, use_ray_version
 from skate.exceptions import MessageTooLargeError
 
@@ -232,6 +232,11 @@ class ExportedFunctions:
             function = self._known.get(fn)
             if function is not None:
                 self.tell(function)
+
+    def say_again(self) -> None:
+        """To a control service that was started again: which functions this process needs. It has stored them."""
+        if self._told:
+            self._send(Needs(sorted(self._told)))
 
     def take_retired(self) -> list[bytes]:
         """Those that nobody can call any more. The same function may have been defined again since."""

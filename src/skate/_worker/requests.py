@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from skate._wire.channel import TooLarge
 from skate._wire.messages import Answer, DescriptorGiven, Message
-from skate.exceptions import MessageTooLargeError, NodeDiedError
+from skate.exceptions import ControlUnavailableError, MessageTooLargeError, NodeDiedError
 
 if TYPE_CHECKING:
     from skate._worker.runtime import Runtime
@@ -66,6 +66,8 @@ class Requests:
             self._abandon_request(number, undo)
             raise
         if reply is not None:
+            if type(reply) is Answer and reply.is_unavailable:
+                raise ControlUnavailableError(reason=reply.error)
             if type(reply) is Answer and reply.error:
                 raise MessageTooLargeError(f"there is no answer: {reply.error}.")
             return reply

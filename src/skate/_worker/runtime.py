@@ -297,6 +297,10 @@ class Runtime:
                 self.actors.on_state(message)
             case m.Published():
                 self.subscriptions.on_published(message)
+            case m.Renewed():
+                from skate._worker.renewal import say_again  # most programs never need it
+
+                say_again(self)
             case m.LeaseInfeasible():
                 self.submitter.on_infeasible(message)
             case m.Logs():

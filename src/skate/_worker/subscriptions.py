@@ -189,6 +189,12 @@ class Subscriptions:
             subscription._on_message(message.data, message.missed)
         self._end_if_unused(key)
 
+    def subscribe_again(self) -> None:
+        """A control service that was started again does not know who subscribes."""
+        for key, subscriptions in self._open.items():
+            if subscriptions:
+                self._runtime.send(Topic(0, "subscribe", *key))
+
     def on_end(self) -> None:
         """The node is gone, or this runtime ends: nothing more will come."""
         for subscriptions in self._open.values():

@@ -121,6 +121,20 @@ class Asking:
         self._channel = Channel(sock, decode=cluster.decode)
         assert not rest, "it speaks when it was asked"
 
+    def end_cluster(self, reason: str, *, keep: bool = False) -> None:
+        """All its nodes end, and the service does. keep: the next service that has its store goes on with it."""
+        self._channel.send(cluster.End(reason, keep))
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        buffer = bytearray(RECEIVE_BYTES)
+        deadline = time.monotonic() + ANSWER_S
+        while (wait_s := deadline - time.monotonic()) > 0:
+            poll.poll(wait_s * 1000)
+            try:
+                self._channel.receive(buffer)
+            except ChannelClosed:  # it has ended
+                return
+
     def ask(self, what: str) -> Any:
         self._channel.send(cluster.Ask(what))
         deadline = time.monotonic() + ANSWER_S

@@ -261,6 +261,18 @@ def _add_start(commands: Any) -> None:
         "--wait", metavar="S", type=amount, default=60.0, help="--rendezvous: how long the head may take (60 s)"
     )
     parser.add_argument("--tls", action="store_true", help="of the head: encrypt all connections of the cluster")
+    parser.add_argument(
+        "--store",
+        metavar="WHERE",
+        help="of the head: where the state of the cluster is kept; a directory, or `memory`; by default SKATE_STORE, "
+        "or ~/.skate/store/PORT. A head that is started again with the same store goes on with its cluster",
+    )
+    parser.add_argument(
+        "--store-durability",
+        choices=["full", "normal"],
+        default="full",
+        help="full: what is acknowledged survives power loss; normal: it survives kill -9, and costs no fsync",
+    )
     parser.add_argument("--block", action="store_true", help="stay, and end the node with Ctrl-C or SIGTERM")
     _add_token(parser)
 
@@ -274,6 +286,11 @@ def _add_stop(commands: Any) -> None:
         "  skate stop",
     )
     parser.add_argument("--force", action="store_true", help="kill at once, without saying goodbye to the cluster")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="the cluster is not over: `skate start --head` with its store goes on with it",
+    )
 
 
 def _add_status(commands: Any) -> None:
@@ -347,7 +364,7 @@ def _start(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     from skate.cli.stop import stop
 
-    return stop(force=options.force)
+    return stop(force=options.force, keep=options.keep)
 
 
 def _status(options: argparse.Namespace) -> int:

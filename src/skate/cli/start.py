@@ -16,6 +16,7 @@ import ipaddress
 import os
 import select
 import shlex
+import signal
 import socket
 import subprocess
 import time
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skate._config import cpu_count, default_store_bytes, store_warning, temporary_directory
-from skate._control.main import ControlConfig
+from skate._control.config import ControlConfig, StoreConfig, Supervised
 from skate._core import environment
 from skate._node.launch import LaunchError, start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
@@ -33,11 +34,11 @@ from skate.cli import rendezvous
 from skate.cli.asking import KNOCK_S, Asking, Silent, Unreachable, resolve, token_for, with_token
 from skate.cli.parser import PORT, USAGE, Address, show_address
 from skate.cli.parser import address as parse_address
-from skate.cli.running import Log, Running, log_directory, look, tidy_logs
+from skate.cli.running import Log, Running, find_running, log_directory, tidy_logs
 from skate.cli.signals import Signals, Told
-from skate.cli.stop import end
+from skate.cli.stop import PORT_MARK, end
 from skate.cli.trouble import Trouble
-from skate.cli.views import bytes_text
+from skate.cli.views import bytes_text, duration_text
 
 LOOPBACK = "127.0.0.1"
 WILDCARDS = ("0.0.0.0", "::")
@@ -45,6 +46,11 @@ WILDCARDS = ("0.0.0.0", "::")
 AGAIN_S = 0.1
 #: How long one that has the port already may take to prove that it is a cluster of ours.
 OURS_S = 2.0
+#: Where the state of clusters is kept that were not told where, in a directory named after the port; and the name for
+#: no place at all.
+STORE_VARIABLE = "SKATE_STORE"
+STORE_PARENT = "~/.skate/store"
+MEMORY = "memory"
 #: A node does not start where not even so much can be spilled.
 SPILL_ROOM_BYTES = 64 << 10
 
@@ -63,6 +69,9 @@ class Started:
     address: Address = ("", 0)
     #: Whether it was started here.
     is_head: bool = False
+    #: The control service that was started, for the node that looks after it; and where its state is.
+    supervised: Supervised | None = None
+    store: str = ""
     node_id: str = ""
     #: Where the control service and the node listen, which need not be where others are told to go.
     head_host: str = ""
@@ -71,12 +80,13 @@ class Started:
     serves: bool = False
 
     def running(self) -> list[Running]:
-        """Nodes first, as they are to end first."""
-        return [found for process, _ in reversed(self.processes) if (found := look(process.pid)) is not None]
+        """Nodes first, as they are to end first. The control service may have been started again by its node."""
+        logs = [log.path for _, log in reversed(self.processes)]
+        return sorted((found for found in find_running() if found.log in logs), key=lambda found: logs.index(found.log))
 
-    def end(self) -> None:
+    def end(self, *, keep: bool = False) -> None:
         for found in self.running():
-            end([found])
+            end([found], keep=keep)
         for process, log in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)
@@ -93,7 +103,7 @@ def start(options: argparse.Namespace) -> int:
             if options.block:
                 return _stay(started)
         except Told as told:
-            started.end()
+            started.end(keep=started.serves and told.number == signal.SIGTERM)
             if options.block and started.serves:
                 print("Ended.")
                 return 0
@@ -171,10 +181,13 @@ def _start_head(
     """The control service, and the first node."""
     listens = resolve(host)
     reached = _reachable(options) if listens in WILDCARDS else listens
+    store = _store(options, port)
+    if store is not None:
+        about["store"] = store.address or os.path.join(store.parent, PORT_MARK)
     log = Log("control", show_address((reached, port)), about)
     try:
         with started.signals.held():
-            config = ControlConfig(host=listens, port=port, token=token.decode(), tls=options.tls)
+            config = ControlConfig(host=listens, port=port, token=token.decode(), tls=options.tls, store=store)
             process, _, port = start_control(config, log=log.fd)
             started.processes.append((process, log))
     except LaunchError as error:
@@ -183,7 +196,23 @@ def _start_head(
         raise _cannot_listen(options, (reached, port), token, why, listens) from None
     started.address, started.is_head, started.head_host = (reached, port), True, listens
     log.name_cluster(show_address(started.address))
+    if store is not None:
+        config.port = port
+        started.supervised = Supervised(pid=process.pid, config=config, log=log.path)
+        started.store = store.address or os.path.join(store.parent, str(port))
     _start_node(options, started, token, options.host or options.node_ip_address or host)
+
+
+def _store(options: argparse.Namespace, port: int) -> StoreConfig | None:
+    """Where the state of the cluster is kept; None: in memory."""
+    where = options.store or os.environ.get(STORE_VARIABLE) or ""
+    if where == MEMORY:
+        return None
+    durability = options.store_durability
+    if where:
+        return StoreConfig(address=os.path.abspath(os.path.expanduser(where)), durability=durability)
+    # What was stored for a port that the kernel chose is of a cluster to which nothing leads back.
+    return StoreConfig(parent=os.path.expanduser(STORE_PARENT), durability=durability, fresh=port == 0)
 
 
 def _cannot_listen(options: argparse.Namespace, where: Address, token: bytes, why: str, listens: str) -> CannotListen:
@@ -230,6 +259,7 @@ def _start_node(options: argparse.Namespace, started: Started, token: bytes, hos
         memory=options.memory,
         labels=options.labels,
         is_head=started.is_head,
+        supervises=started.supervised,
         object_store_memory=options.object_store_memory or default_store_bytes(),
         spill_directory=options.spill_directory,
         cluster=ClusterConfig(
@@ -393,6 +423,7 @@ def _meet_by_file(options: argparse.Namespace, started: Started) -> tuple[bytes,
 def _tell(options: argparse.Namespace, started: Started, token: bytes, source: str) -> None:
     with Asking(started.address, token) as asking:
         node = next(node for node in asking.ask("nodes") if node["node_id"] == started.node_id)
+        about = asking.ask("cluster")
     started.serves = True
     address = show_address(started.address)
     cpus = cpu_count() if options.num_cpus is None else options.num_cpus
@@ -403,6 +434,9 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
     lines = [f"This machine is a node of the cluster at {address}.", ""]
     if started.is_head:
         lines = [f"A new cluster runs at {address}, with this machine as its first node.", ""]
+    if started.is_head and about["incarnation"] > 1:
+        since = duration_text(time.time() - about["began_at"])
+        lines = [f"The cluster at {address} goes on: {about['cluster_id']}, begun {since} ago.", ""]
     listens = show_address((started.node_host, node["port"]))
     if node["host"] != started.node_host:
         listens += f", and is reached at {show_address((node['host'], node['port']))}"
@@ -412,6 +446,13 @@ def _tell(options: argparse.Namespace, started: Started, token: bytes, source: s
     if source:
         lines.append(f"  token    {source if source != TOKEN_VARIABLE else f'from {TOKEN_VARIABLE}'}")
     lines.append(f"  logs     {log_directory()}")
+    if started.is_head:
+        kept = (
+            f"{started.store}: a head that is started again goes on"
+            if started.store
+            else "in memory: ends with the head"
+        )
+        lines.append(f"  state    {kept}")
     if started.is_head and is_loopback(started.head_host):
         lines.append("  open to  this machine only; --host ADDRESS lets others in")
     elif started.is_head and started.head_host in WILDCARDS:
@@ -450,7 +491,8 @@ def _stay(started: Started) -> int:
     """Until something of it has ended, or we are told to (Told is raised)."""
     poll = select.poll()
     for process, _ in started.processes:
-        poll.register(os.pidfd_open(process.pid), select.POLLIN)
+        if started.supervised is None or process.pid != started.supervised.pid:  # that one is started again
+            poll.register(os.pidfd_open(process.pid), select.POLLIN)
     poll.poll()
     ended = [(process, log) for process, log in started.processes if process.poll() is not None]
     failed = next(((process, log) for process, log in ended if process.returncode), None)

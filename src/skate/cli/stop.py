@@ -1,7 +1,8 @@
 """`skate stop`: end what `skate start` started on this machine, and say what that was.
 
 Nodes go first: a node that is told to end (SIGTERM) says goodbye, so the others know at once. Then the control service:
-with it the cluster ends, on all its machines. What has not ended by itself after GOODBYE_S is killed.
+with it the cluster ends, on all its machines (SIGUSR1), or, with --keep, the service alone (SIGTERM), and a head that
+is started again goes on. What has not ended by itself after GOODBYE_S is killed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from skate.cli.running import Running, find_running, send_signal, tell_of_progra
 from skate.cli.trouble import Trouble
 
 GOODBYE_S = 5.0
+#: Stands for the port in the path of a store: it is not known before the service listens.
+PORT_MARK = "{port}"
 #: After it was killed; only a process that the kernel itself is stuck in takes longer.
 KILLED_S = 5.0
 
 
-def stop(*, force: bool) -> int:
+def stop(*, force: bool, keep: bool = False) -> int:
     running = find_running()
     if not running:
         print("Nothing to stop: no node or control service of `skate start` runs here.")
@@ -30,12 +33,15 @@ def stop(*, force: bool) -> int:
     stuck = []
     for kind in ("node", "control"):
         group = [process for process in running if process.kind == kind]
-        stuck += end(group, force=force)
+        stuck += end(group, force=force, keep=keep)
         for process in group:
             if process not in stuck:
                 print(f"Ended {describe(process)}.")
     if any(process.kind == "control" for process in running):
-        print("That was the head: nodes of its cluster on other machines end, too.")
+        if keep:
+            print("That was the head. Its state is kept: `skate start --head`, with the same store, goes on with it.")
+        else:
+            print("That was the head: nodes of its cluster on other machines end, too.")
     if stuck:
         raise Trouble(
             f"still there, though killed: {', '.join(f'pid {process.pid}' for process in stuck)}.",
@@ -49,8 +55,8 @@ def describe(process: Running) -> str:
     return f"{what} of the cluster at {process.cluster} (pid {process.pid})"
 
 
-def end(group: Sequence[Running], *, force: bool = False) -> list[Running]:
-    """End these, and what they have started; those that do not go."""
+def end(group: Sequence[Running], *, force: bool = False, keep: bool = False) -> list[Running]:
+    """End these, and what they have started; those that do not go. keep: a control service leaves its cluster alone."""
     held = {fd: process for process in group if (fd := process.hold()) >= 0}
     # A node that is killed takes its workers along, but only just after it: we stay until they are gone.
     children = [child for process in held.values() for child in _children(process.pid)]
@@ -58,7 +64,8 @@ def end(group: Sequence[Running], *, force: bool = False) -> list[Running]:
         left = list(held)
         if not force:
             for fd in left:
-                send_signal(fd, signal.SIGTERM)
+                ends_cluster = held[fd].kind == "control" and not keep
+                send_signal(fd, signal.SIGUSR1 if ends_cluster else signal.SIGTERM)
             left = wait_for_end(left, GOODBYE_S)
         for fd in left:
             send_signal(fd, signal.SIGKILL)
@@ -75,7 +82,21 @@ def end(group: Sequence[Running], *, force: bool = False) -> list[Running]:
     for process in group:
         if process not in stuck:
             _remove_rendezvous(process)
+            if not keep:
+                _mark_ended(process)
     return stuck
+
+
+def _mark_ended(process: Running) -> None:
+    """A service that was killed could not say in its store that the cluster is over."""
+    where = process.about().get("store")
+    if process.kind == "control" and isinstance(where, str):
+        from skate._control.opening import mark_ended
+        from skate._control.storage.errors import StorageError
+
+        port = process.cluster.rpartition(":")[2]
+        with contextlib.suppress(StorageError):
+            mark_ended(where.replace(PORT_MARK, port), "it was stopped")
 
 
 def _children(pid: int) -> list[psutil.Process]:

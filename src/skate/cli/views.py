@@ -50,7 +50,7 @@ def status(options: argparse.Namespace) -> int:
             "running": True,
             "address": show_address(where),
             "cluster_id": about["cluster_id"],
-            "started_at": about["started_at"],
+            "started_at": about["began_at"],
             "nodes": nodes,
             "resources": {"total": total, "used": used},
             "queued": waiting,
@@ -58,7 +58,7 @@ def status(options: argparse.Namespace) -> int:
         }
         print(json.dumps(found, indent=2))
         return 0
-    age = _duration(time.time() - about["started_at"])
+    age = duration_text(time.time() - about["began_at"])
     print(f"Cluster at {show_address(where)}: {_count(len(nodes), 'node')}, up for {age}.\n")
     shown = {"object_store_memory": "objects"}
     rows = [[shown.get(name, name), _amount(name, used[name]), _amount(name, total[name])] for name in total]
@@ -210,7 +210,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
 def _took(job: dict[str, Any]) -> str:
     if job["ended_at"] is None and job["state"] == "lost":
         return "?"
-    return _duration((job["ended_at"] or time.time()) - job["started_at"])
+    return duration_text((job["ended_at"] or time.time()) - job["started_at"])
 
 
 def _functions_table(functions: Sequence[dict[str, Any]]) -> str:
@@ -279,7 +279,7 @@ def _clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     seconds = max(0, int(seconds))
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)

@@ -50,6 +50,9 @@ from skate._wire.messages.cluster_state import (
     LeaveActor as LeaveActor,
 )
 from skate._wire.messages.cluster_state import (
+    Needs as Needs,
+)
+from skate._wire.messages.cluster_state import (
     Published as Published,
 )
 from skate._wire.messages.cluster_state import (
@@ -57,6 +60,9 @@ from skate._wire.messages.cluster_state import (
 )
 from skate._wire.messages.cluster_state import (
     RemoveGroup as RemoveGroup,
+)
+from skate._wire.messages.cluster_state import (
+    Renewed as Renewed,
 )
 from skate._wire.messages.cluster_state import (
     StartActor as StartActor,
@@ -289,7 +295,7 @@ AnyMessage = Union[  # noqa: UP007 - fifty types joined by | would take fifty li
     ActorEnded, LeaveActor, WatchActor, UnwatchActor, ActorState, KillActor, DropActor, FindActor, KeyValue, Topic,
     Published, CreateGroup, RemoveGroup, Taken, Resume, Confirm, Refused, CollectGarbage, GarbageCollected, Unreachable,
     FetchFailed, GiveUpLease, KeepDescriptor, TakeDescriptor, DescriptorGiven, DropDescriptor,
-    CallListener,
+    CallListener, Needs, Renewed,
 ]  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

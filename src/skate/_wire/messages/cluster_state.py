@@ -95,6 +95,8 @@ class KillActor(Message, tag=109):
     by: str
     #: It cannot be made, because an argument of its creation is this error.
     failure: Failure | None = None
+    #: The life that is meant if it may start again; 0: the present one.
+    life: int = 0
 
 
 class DropActor(Message, tag=110):
@@ -121,6 +123,16 @@ class KeyValue(Message, tag=122):
     value: bytes = b""
     #: Put also if there is a value.
     overwrite: bool = True
+
+
+class Needs(Message, tag=113):
+    """Process → daemon, after Renewed: I may call these functions, which the control service has. No reply."""
+
+    fns: list[bytes]
+
+
+class Renewed(Message, tag=114):
+    """Daemon → process: the control service was started again. Say what you watch, subscribe to and need."""
 
 
 class Topic(Message, tag=123):

@@ -158,6 +158,8 @@ class Answer(Message, tag=12):
     body: Any
     #: Why there is no body: it is too large for a message, or the question was.
     error: str = ""
+    #: There is none because the control service does not answer.
+    is_unavailable: bool = False
 
 
 class CollectEvents(Message, tag=13):

@@ -1,51 +1,46 @@
-"""Placement groups: carries messages to the table of groups, and its commands to nodes.
-
-For a node that is alone it runs in the node's daemon, otherwise in the control service.
-"""
+"""Placement groups: carries messages to the table of groups, and its commands to nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from skate._control.checks import checked_units
+from skate._control.state.checks import checked_units
+from skate._control.state.tables import GROUPS, pack
 from skate._core import groups as core
 from skate._core.placement import NodeView
-from skate._core.resources import Amounts, to_floats
+from skate._core.resources import to_floats
 from skate._core.task import Death
+from skate._wire import cluster
 from skate._wire import messages as wire
-from skate._wire.guard import ProtocolError
+from skate._wire.protocol_error import ProtocolError
+
+if TYPE_CHECKING:
+    from skate._control.state.control import Control
 
 #: Of an actor that cannot be placed.
 GROUP_REMOVED = Death("group", "its placement group was removed.")
 
 
-class Outside(Protocol):
-    """How the groups reach processes and nodes."""
-
-    def send(self, process_id: bytes, message: wire.Message) -> None: ...
-
-    def prepare(self, node: bytes, group: bytes, index: int, attempt: int, needs: Amounts) -> None:
-        """Set a bundle aside. Answer: `prepared`."""
-
-    def commit(self, node: bytes, group: bytes, index: int) -> None:
-        """It counts from now on."""
-
-    def release(self, node: bytes, group: bytes, index: int) -> None:
-        """Give it back, and end what runs in it."""
-
-    def removed(self, group: bytes) -> None:
-        """Whoever waits for a place in it waits in vain."""
-
-    def detached_in(self, process_id: bytes) -> bytes:
-        """The detached actor that runs in that process, if there is one."""
-
-
 class GroupService:
-    def __init__(self, outside: Outside) -> None:
-        self._outside = outside
+    def __init__(self, control: Control) -> None:
+        self._control = control
         self.table = core.GroupTable()
         self._names: dict[str, bytes] = {}
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def load(self, rows: Iterable[tuple[bytes, core.Group]]) -> None:
+        for id, group in rows:
+            self.table.groups[id] = group
+            if group.name:
+                self._names[group.name] = id
+
+    def row(self, id: bytes) -> bytes | None:
+        group = self.table.groups.get(id)
+        return None if group is None else pack(group)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
 
     def handle(self, process_id: bytes, message: wire.Message, nodes: Sequence[NodeView]) -> None:
         match message:
@@ -53,12 +48,12 @@ class GroupService:
                 if message.required and len(message.required) != len(message.bundles):
                     raise ProtocolError("the labels of a group are not as many as its bundles")
                 answer: dict[str, Any] = {}
-                if message.name and message.name in self._names:
+                if self._names.get(message.name, message.group) != message.group:
                     answer = {"taken": True}
-                else:
+                elif message.group not in self.table.groups:  # otherwise it is said again
                     bundles = [checked_units(bundle) for bundle in message.bundles]
                     # What a detached actor has reserved is there as long as the actor, whose driver may be gone.
-                    job = b"" if message.detached else self._outside.detached_in(process_id) or message.job
+                    job = b"" if message.detached else self._control.actors.detached_in(process_id) or message.job
                     self.table.create(
                         message.group,
                         bundles,
@@ -69,18 +64,24 @@ class GroupService:
                     )
                     if message.name:
                         self._names[message.name] = message.group
+                    self._control.mark(GROUPS, message.group)
                     self.place(nodes)
-                self._outside.send(process_id, wire.Answer(message.request, answer))
+                self._control.send(process_id, wire.Answer(message.request, answer))
             case wire.RemoveGroup():
                 self._do(self.table.remove(message.group))
                 self.place(nodes)
 
     def place(self, nodes: Sequence[NodeView]) -> None:
         """Nodes have changed: those that wait may have a place."""
-        self._do(self.table.place(nodes))
+        if self.waits and not self._control.recovery.is_under_way:
+            self._do(self.table.place(nodes))
 
     def prepared(self, node: bytes, group: bytes, index: int, attempt: int, *, ok: bool) -> None:
         self._do(self.table.prepared(node, group, index, attempt, ok=ok))
+
+    def settle(self, held: dict[tuple[bytes, int], tuple[bytes, bool]], nodes: Collection[bytes]) -> None:
+        """These nodes have said which bundles they hold, and whether those count."""
+        self._do(self.table.settle(held, nodes))
 
     def node_died(self, node: bytes, nodes: Sequence[NodeView]) -> None:
         self._do(self.table.node_died(node))
@@ -98,15 +99,18 @@ class GroupService:
         for command in commands:
             match command:
                 case core.Prepare(node, group, index, attempt, needs):
-                    self._outside.prepare(node, group, index, attempt, needs)
+                    self._control.send_to_node(node, cluster.PrepareBundle(group, index, attempt, needs))
                 case core.Commit(node, group, index):
-                    self._outside.commit(node, group, index)
+                    self._control.send_to_node(node, cluster.CommitBundle(group, index))
                 case core.Release(node, group, index):
-                    self._outside.release(node, group, index)
+                    self._control.send_to_node(node, cluster.ReleaseBundle(group, index))
                 case core.Tell(group):
                     if group not in self.table.groups:
                         self._names = {name: id for name, id in self._names.items() if id != group}
-                        self._outside.removed(group)
+                        self._control.group_removed(group)
+        for id in self.table.changed:
+            self._control.mark(GROUPS, id)
+        self.table.changed.clear()
 
     def describe(self) -> list[dict[str, Any]]:
         return [

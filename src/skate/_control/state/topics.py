@@ -1,6 +1,6 @@
-"""Topics: whoever subscribes to one hears what is published on it from then on, wherever that was done.
+"""Topics: a subscriber hears what is published on one from then on, wherever that was done.
 
-All messages of a topic pass through here, one after the other, so everybody hears them in the same order.
+All messages of a topic pass through here, one after the other, so all subscribers hear them in the same order.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from skate._core.ids import node_of
 from skate._wire import messages as wire
-from skate._wire.guard import ProtocolError
+from skate._wire.protocol_error import ProtocolError
 
-Send = Callable[[bytes, wire.Message], None]
 Publish = Callable[[bytes, wire.Published], None]
 
 
@@ -33,7 +32,7 @@ class Topics:
                 for subscriber in self._subscribers.get(key, ()):
                     self._publish(subscriber, wire.Published(message.namespace, message.topic, message.data))
             case _:
-                raise ProtocolError(f"nobody knows how to {message.what!r} a topic")
+                raise ProtocolError(f"there is no way to {message.what!r} a topic")
         return len(self._subscribers.get(key, ()))
 
     def process_died(self, process_id: bytes) -> None:

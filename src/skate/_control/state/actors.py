@@ -1,59 +1,31 @@
 """The actors of a cluster: carries messages to the table of actors, and its commands to nodes, workers and callers.
 
-For a node that is alone it runs in the node's daemon, otherwise in the control service; the difference is in `Outside`.
+Owns:      for each actor that is not dead what it takes to make it, and its job; the rows of actors.
+Knows not: where an actor finds a worker; see `placing.py`.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from skate._control.checks import checked_units
-from skate._control.functions import Functions
+from skate._control.state.checks import checked_units
+from skate._control.state.steps import PlaceAgain
+from skate._control.state.tables import ACTORS, ActorRow, pack
 from skate._core import actors as core
 from skate._core.ids import node_of
-from skate._core.task import ActorInfo, Death, Job
+from skate._core.task import Death, Job
 from skate._wire import messages as wire
-from skate._wire.guard import ProtocolError
+from skate._wire.protocol_error import ProtocolError
 
-
-class Outside(Protocol):
-    """How the actors reach processes and nodes."""
-
-    def send(self, process_id: bytes, message: wire.Message) -> None:
-        """To a process; if it is gone, nobody misses it."""
-
-    def place(self, actor: bytes, info: ActorInfo, job: Job) -> None:
-        """Find a worker for it. Answer: `granted`, or `infeasible`."""
-
-    def job_of(self, process_id: bytes) -> Job:
-        """Of a process that has just said something."""
-
-    def unplace(self, actor: bytes) -> None:
-        """It needs no worker any more. One that is granted all the same is refused."""
-
-    def waits_for(self, actor: bytes) -> str:
-        """Why no worker was found for it yet, for people; empty if that is not known here."""
-
-    def kill(self, process_id: bytes, reason: str) -> None:
-        """End a worker."""
-
-    def call_later(self, seconds: float, action: Any) -> None: ...
-
-    def lives(self, process_id: bytes) -> bool:
-        """Whether it is not known to be dead. If it is not known at all, it will be, or `process_died` is called."""
-
-    def outlives_drivers(self) -> None:
-        """There is a detached actor, which other drivers may want to find."""
-
-    def actor_died(self, actor: bytes) -> None:
-        """For good."""
+if TYPE_CHECKING:
+    from skate._control.state.control import Control
 
 
 class ActorService:
-    def __init__(self, outside: Outside, functions: Functions) -> None:
-        self._outside = outside
-        self._functions = functions
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._functions = control.functions
         self.table = core.ActorTable()
         #: What a worker needs to become the actor; for those that are not dead.
         self._creations: dict[bytes, wire.CreateActor] = {}
@@ -62,6 +34,27 @@ class ActorService:
         #: Deaths when that was last tidied up.
         self._deaths = 0
 
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def load(self, rows: Iterable[tuple[bytes, ActorRow]]) -> None:
+        """What was stored, for a service that starts."""
+        loaded = sorted((row for _, row in rows), key=lambda row: row.order)
+        for row in loaded:
+            if row.creation is not None and row.job is not None and row.actor.state != core.DEAD:
+                self._creations[row.actor.id] = row.creation
+                self._jobs[row.actor.id] = row.job
+                self._functions.hold(row.creation.creation.fn, row.actor.id)
+        self.table.load([row.actor for row in loaded], [row.order for row in loaded])
+        self._deaths = self.table.deaths
+
+    def row(self, id: bytes) -> bytes | None:
+        actor = self.table.actors.get(id)
+        if actor is None:
+            return None
+        return pack(
+            ActorRow(actor.without_watchers(), self._creations.get(id), self._jobs.get(id), self.table.order_of(id))
+        )
+
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def handle(self, process_id: bytes, message: wire.Message) -> None:
@@ -69,25 +62,29 @@ class ActorService:
         if handler is None:
             raise ProtocolError(f"{type(message).__name__} of a process is not for the control service")
         handler(self, process_id, message)
+        self._mark_changed()
+
+    def _mark_changed(self) -> None:
+        for id in self.table.changed:
+            self._control.mark(ACTORS, id)
+        self.table.changed.clear()
 
     def _on_register(self, process_id: bytes, message: wire.RegisterActor) -> None:
         for resources in (message.info.resources, message.info.to_place):
             checked_units(resources)
         answer: dict[str, Any] = {"taken": False}
-        if message.info.detached:
-            self._outside.outlives_drivers()
         try:
             self._do(self.table.register(message.actor, process_id, message.info))
         except core.NameTaken as error:
             answer = {"taken": True, **self._describe(error.holder)}
         if message.request:
-            self._outside.send(process_id, wire.Answer(message.request, answer))
+            self._control.send(process_id, wire.Answer(message.request, answer))
 
     def _on_create(self, process_id: bytes, message: wire.CreateActor) -> None:
         actor = self.table.actors.get(message.actor)
         if actor is not None and actor.state == core.WAITING:
             self._creations[message.actor] = message
-            self._jobs[message.actor] = self._outside.job_of(process_id)
+            self._jobs[message.actor] = self._control.job_of(process_id)
             self._functions.hold(message.creation.fn, message.actor)
             self._do(self.table.created(message.actor))
 
@@ -99,7 +96,7 @@ class ActorService:
 
     def _on_watch(self, process_id: bytes, message: wire.WatchActor) -> None:
         known = message.actor in self.table.actors
-        owner_lives = known or self._outside.lives(message.owner)
+        owner_lives = known or self._control.lives(message.owner)
         self._do(self.table.watch(message.actor, process_id, message.owner, owner_lives=owner_lives))
 
     def _on_unwatch(self, process_id: bytes, message: wire.UnwatchActor) -> None:
@@ -110,7 +107,7 @@ class ActorService:
             death = Death("arguments", "an argument of its creation is an error.", failure=message.failure)
         else:
             death = Death("kill", f"skate.kill() was called by {message.by}.")
-        self._do(self.table.kill(message.actor, death, no_restart=message.no_restart))
+        self._do(self.table.kill(message.actor, death, no_restart=message.no_restart, life=message.life))
 
     def _on_drop(self, process_id: bytes, message: wire.DropActor) -> None:
         self._do(self.table.drop(message.actor, process_id))
@@ -118,7 +115,7 @@ class ActorService:
     def _on_find(self, process_id: bytes, message: wire.FindActor) -> None:
         actor = self.table.named(message.namespace, message.name)
         answer = None if actor is None else self._describe(actor)
-        self._outside.send(process_id, wire.Answer(message.request, answer))
+        self._control.send(process_id, wire.Answer(message.request, answer))
 
     @staticmethod
     def _describe(actor: core.Actor) -> dict[str, Any]:
@@ -131,7 +128,7 @@ class ActorService:
         if self.is_looking(id):
             self._do(self.table.granted(id, worker, pid))
         else:
-            self._outside.kill(worker, "the actor that it was for does not need it any more")
+            self._control.kill(worker, "the actor that it was for does not need it any more")
 
     def infeasible(self, id: bytes, death: Death) -> None:
         self._do(self.table.infeasible(id, death))
@@ -146,6 +143,18 @@ class ActorService:
             if id and node_of(id) == node:
                 self._do(self.table.process_died(id, Death("crash", f"its node is gone: {reason}")))
 
+    def processes(self) -> set[bytes]:
+        """All that are actors, or that actors end with."""
+        found = self.table.early_owners()
+        for actor in self.table.actors.values():
+            if actor.state != core.DEAD:
+                found |= {actor.worker, actor.owner}
+        return found
+
+    def job_of(self, id: bytes) -> Job:
+        """Of an actor that is not dead, and whose creation is known."""
+        return self._jobs[id]
+
     def is_looking(self, id: bytes) -> bool:
         """Whether it waits for a worker."""
         actor = self.table.actors.get(id)
@@ -157,20 +166,20 @@ class ActorService:
         for command in commands:
             match command:
                 case core.Tell(process, actor):
-                    self._outside.send(process, self._state_of(actor))
+                    self._control.send(process, self._state_of(actor))
                 case core.FindWorker(actor, pause_s):
                     if pause_s:
-                        self._outside.call_later(pause_s, functools.partial(self._place, actor))
+                        self._control.after(pause_s, PlaceAgain(actor))
                     else:
-                        self._place(actor)
+                        self.place(actor)
                 case core.StopLooking(actor):
-                    self._outside.unplace(actor)
+                    self._control.unplace(actor)
                 case core.Start(actor, worker):
-                    self._start(actor, worker)
+                    self.start(actor, worker)
                 case core.Leave(worker):
-                    self._outside.send(worker, wire.LeaveActor())
+                    self._control.send(worker, wire.LeaveActor())
                 case core.Kill(worker, reason):
-                    self._outside.kill(worker, reason)
+                    self._control.kill(worker, reason)
         if self.table.deaths != self._deaths:
             self._deaths = self.table.deaths
             dead = [id for id in self._creations if not self.table.is_living(id)]
@@ -178,9 +187,11 @@ class ActorService:
                 self._functions.let_go(self._creations.pop(id).creation.fn, id)
                 del self._jobs[id]
             for id in dead:
-                self._outside.actor_died(id)  # which may be the death of others
+                self._control.actor_died(id)  # which may be the death of others
+        self._mark_changed()
 
-    def _start(self, id: bytes, worker: bytes) -> None:
+    def start(self, id: bytes, worker: bytes) -> None:
+        """Tell the worker what it takes to become the actor; it may have been told before."""
         define = self._functions.get(self._creations[id].creation.fn)
         actor = self.table.actors[id]
         if define is None:
@@ -188,16 +199,17 @@ class ActorService:
             self._do(self.table.kill(id, death, no_restart=True))
             return
         start = wire.StartActor(self._creations[id], define, actor.info, actor.owner, actor.lives)
-        self._outside.send(worker, start)
+        self._control.send(worker, start)
 
-    def _place(self, actor: bytes) -> None:
+    def place(self, actor: bytes) -> None:
+        """Find a worker for it, if it still needs one."""
         if self.is_looking(actor):
-            self._outside.place(actor, self.table.actors[actor].info, self._jobs[actor])
+            self._control.place(actor, self.table.actors[actor].info, self._jobs[actor])
 
     def _state_of(self, id: bytes) -> wire.ActorState:
         actor = self.table.actors.get(id)
         if actor is None:
-            death = Death("owner", "the process that created it is gone, or it is dead for so long that nobody knows.")
+            death = Death("owner", "the process that created it is gone, or it died too long ago to be remembered.")
             return wire.ActorState(id, core.DEAD, 0, b"", death)
         return wire.ActorState(id, actor.state, actor.lives, actor.worker, actor.death)
 
@@ -225,7 +237,7 @@ class ActorService:
                 "restarts": actor.restarts,
                 "detached": actor.info.detached,
                 "reason": actor.death.reason if actor.death is not None else "",
-                "waits_for": self._outside.waits_for(actor.id) if actor.state == core.PENDING else "",
+                "waits_for": self._control.waits_for(actor.id) if actor.state == core.PENDING else "",
             }
             for actor in self.table.actors.values()
         ]

@@ -16,9 +16,9 @@ from skate._core.placement import NodeView, Nowhere, Request, choose
 from skate._core.resources import group_of, to_floats, to_units
 from skate._core.task import ActorInfo, Death, Job
 
-#: One that waits for so long is asked of another node, if that has room at once.
+#: One that waits for this time is asked of another node, if that has room at once.
 MOVE_AFTER_S = 1.0
-#: What nobody can run may wait so long for a node that can.
+#: What no node can run may wait this time for one that can.
 NOWHERE_GRACE_S = 10.0
 
 
@@ -36,8 +36,16 @@ class Placing:
         ask: Callable[[bytes, bytes, ActorInfo, Job], None],
         withdraw: Callable[[bytes, bytes], None],
         give_up: Callable[[bytes, Death], None],
+        *,
+        nowhere_grace_s: float = NOWHERE_GRACE_S,
+        nodes_refuse: bool = False,
     ) -> None:
-        """ask(node, actor, info, job), withdraw(node, actor), give_up(actor, why)."""
+        """ask(node, actor, info, job), withdraw(node, actor), give_up(actor, why).
+
+        nodes_refuse: there is one node, and what it can never run it refuses itself, with reasons that it knows better.
+        """
+        self._nowhere_grace_s = nowhere_grace_s
+        self._nodes_refuse = nodes_refuse
         self._ask = ask
         self._withdraw = withdraw
         self._give_up = give_up
@@ -52,6 +60,8 @@ class Placing:
         self._homes.move_out(actor)
         request = _request(waiting.info)
         chosen = choose(request, nodes, self._homes.on)
+        if isinstance(chosen, Nowhere) and self._nodes_refuse and waiting.info.where is None and nodes:
+            chosen = nodes[0]
         if isinstance(chosen, Nowhere):
             waiting.node = b""
             return
@@ -61,6 +71,25 @@ class Placing:
         if chosen.actor_room:
             chosen.actor_room -= 1
         self._ask(chosen.id, actor, waiting.info, waiting.job)
+
+    def is_placed(self, actor: bytes, info: ActorInfo, node: bytes) -> None:
+        """It lives there already, which is known from before a restart."""
+        request = _request(info)
+        self._homes.move_in(actor, Home(node, request.held, request.spread))
+
+    def is_looked_for(self, actor: bytes, info: ActorInfo, job: Job, node: bytes, now: float) -> None:
+        """That node looks for a worker for it already."""
+        self.waiting[actor] = Waiting(info, job, now, node)
+        self.is_placed(actor, info, node)
+
+    def asked_of(self, node: bytes) -> list[bytes]:
+        """The actors that this node was asked to find workers for."""
+        return [actor for actor, waiting in self.waiting.items() if waiting.node == node]
+
+    def ask_again(self, actor: bytes) -> None:
+        """The node that was asked does not know of it."""
+        waiting = self.waiting[actor]
+        self._ask(waiting.node, actor, waiting.info, waiting.job)
 
     def unplace(self, actor: bytes) -> None:
         self._homes.move_out(actor)
@@ -108,7 +137,7 @@ class Placing:
                 self._choose(actor, waiting, living)
                 if group_of(waiting.info.to_place):
                     continue  # its group may be reserved at any time, or be removed
-                if not waiting.node and now >= waiting.since + NOWHERE_GRACE_S:
+                if not waiting.node and now >= waiting.since + self._nowhere_grace_s:
                     del self.waiting[actor]
                     self._give_up(actor, _nowhere(waiting.info, living))
             elif now >= waiting.since + MOVE_AFTER_S:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skate._core.resources import Amounts, to_units
-from skate._wire.guard import ProtocolError
+from skate._wire.protocol_error import ProtocolError
 
 
 def checked_units(resources: dict[str, float]) -> Amounts:

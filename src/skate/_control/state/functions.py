@@ -4,23 +4,19 @@
             ──Undefine─▶
 
 Processes send tasks and what they call to their workers directly; they tell this table of it a moment later. An actor
-is made of what the table has: it may start again when nobody else knows its class any more.
+is made of what the table has: it may start again when no process knows its class any longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from skate._control.ledger import Ledger
+from skate._control.state.tables import FUNCTIONS, pack
 from skate._core.ids import node_of
 from skate._wire import messages as wire
-
-TABLE = "functions"
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Known(msgspec.Struct):
@@ -32,34 +28,51 @@ class Known(msgspec.Struct):
 
 
 class Functions:
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, mark: Callable[[str, bytes], None]) -> None:
+        """mark: called with the table and the key of each row that has changed."""
+        self._mark = mark
         self._known: dict[bytes, Known] = {}
+        #: After a restart processes say which functions they need; until they have, none is forgotten.
+        self.keeps_all = False
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def load(self, rows: Iterable[tuple[bytes, wire.Define]]) -> None:
+        self._known = {fn: Known(define) for fn, define in rows}
+
+    def row(self, fn: bytes) -> bytes | None:
+        known = self._known.get(fn)
+        return None if known is None else pack(known.define)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def handle(self, process_id: bytes, message: wire.Define | wire.Undefine) -> None:
-        if isinstance(message, wire.Undefine):
-            for fn in message.fns:
-                if fn in self._known:
-                    self._known[fn].processes.discard(process_id)
-                    self._forget_unneeded([fn])
-            return
-        known = self._known.get(message.fn)
-        if known is None:
-            known = self._known[message.fn] = Known(message)
-            self._ledger.put(TABLE, message.fn, _encode(message))
-        known.processes.add(process_id)
+    def handle(self, process_id: bytes, message: wire.Define | wire.Undefine | wire.Needs) -> None:
+        match message:
+            case wire.Undefine(fns):
+                for fn in fns:
+                    if fn in self._known:
+                        self._known[fn].processes.discard(process_id)
+                        self._forget_unneeded([fn])
+            case wire.Needs(fns):
+                for fn in fns:
+                    if fn in self._known:
+                        self._known[fn].processes.add(process_id)
+            case wire.Define():
+                known = self._known.get(message.fn)
+                if known is None:
+                    known = self._known[message.fn] = Known(message)
+                    self._mark(FUNCTIONS, message.fn)
+                known.processes.add(process_id)
 
     def process_died(self, process_id: bytes) -> None:
         for known in self._known.values():
             known.processes.discard(process_id)
-        self._forget_unneeded(self._known)
+        self.forget_unneeded()
 
     def node_died(self, number: int) -> None:
         for known in self._known.values():
             known.processes = {process for process in known.processes if node_of(process) != number}
-        self._forget_unneeded(self._known)
+        self.forget_unneeded()
 
     # -- actors -------------------------------------------------------------------------------------------------------
 
@@ -77,12 +90,17 @@ class Functions:
         known = self._known.get(fn)
         return None if known is None else known.define
 
+    def forget_unneeded(self) -> None:
+        self._forget_unneeded(self._known)
+
     def _forget_unneeded(self, fns: Iterable[bytes]) -> None:
+        if self.keeps_all:
+            return
         for fn in list(fns):
             known = self._known[fn]
             if not known.processes and not known.actors:
                 del self._known[fn]
-                self._ledger.forget(TABLE, fn)
+                self._mark(FUNCTIONS, fn)
 
     # -- looking inside -----------------------------------------------------------------------------------------------
 
@@ -97,3 +115,6 @@ class Functions:
             }
             for fn, known in self._known.items()
         ]
+
+
+MESSAGES = (wire.Define, wire.Undefine, wire.Needs)

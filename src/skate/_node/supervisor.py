@@ -1,0 +1,115 @@
+"""The head's daemon starts the control service again whenever that has ended.
+
+Owns:      the settings of the service, which have the token in them and are in no file; the pause before a start.
+Knows not: why the service has ended. Its store says how it goes on.
+Bounds:    the first start follows at once; while services end soon after their start, the pause doubles up to
+           PAUSE_S_MAX.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from skate._control.crash_points import VARIABLE
+from skate._node.interpreter import command
+
+if TYPE_CHECKING:
+    from skate._control.config import Supervised
+    from skate._node.daemon import Daemon
+
+log = logging.getLogger("skate")
+
+PAUSE_S = 0.05
+PAUSE_S_MAX = 1.0
+#: A service that has served for this time has started well: the next pause is the first one again.
+WELL_S = 3.0
+
+
+class Supervisor:
+    def __init__(self, daemon: Daemon, supervised: Supervised) -> None:
+        self._daemon = daemon
+        self._supervised = supervised
+        self._pause_s = 0.0
+        self._started_at = time.monotonic()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._watch(supervised.pid)
+
+    def _watch(self, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._later()
+            return
+
+        def on_end(events: int) -> None:
+            self._daemon.loop.unwatch(pidfd)
+            os.close(pidfd)
+            if self._process is not None:
+                self._process.wait()
+            if not self._ended:
+                log.warning("the control service, pid %d, has ended; it is started again", pid)
+                self._later()
+
+        self._daemon.loop.watch(pidfd, on_end)
+
+    def _later(self) -> None:
+        now = time.monotonic()
+        if now - self._started_at > WELL_S:
+            self._pause_s = 0.0
+        self._daemon.loop.call_at(now + self._pause_s, self._start)
+        self._pause_s = min(PAUSE_S_MAX, max(PAUSE_S, 2 * self._pause_s))
+
+    def _start(self) -> None:
+        """Without waiting for it: what it says, and its end, come as events."""
+        if self._ended:
+            return
+        self._started_at = time.monotonic()
+        supervised = self._supervised
+        stderr = os.open(supervised.log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC) if supervised.log else -1
+        try:
+            process = self._process = subprocess.Popen(
+                command("skate._control.main"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr if stderr >= 0 else subprocess.DEVNULL,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name != VARIABLE},
+            )
+        except OSError as error:
+            log.warning("the control service could not be started: %s", error.strerror)
+            self._later()
+            return
+        finally:
+            if stderr >= 0:
+                os.close(stderr)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(supervised.config) + b"\n")
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        answer = process.stdout
+        self._daemon.loop.watch(answer.fileno(), lambda events: self._on_answer(process))
+        self._watch(process.pid)
+
+    def _on_answer(self, process: subprocess.Popen[bytes]) -> None:
+        answer = process.stdout
+        assert answer is not None
+        self._daemon.loop.unwatch(answer.fileno())
+        line = answer.readline()
+        answer.close()
+        said = msgspec.json.decode(line) if line else {"error": "it ended before it was ready."}
+        if "error" in said:
+            log.warning("the control service could not start: %s", said["error"])
+
+    def end(self) -> None:
+        """The node ends. The service lives on, or is ended by who ends the cluster."""
+        self._ended = True
