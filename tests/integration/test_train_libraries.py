@@ -12,6 +12,24 @@ from skate import train
 pytestmark = pytest.mark.timeout(180)
 
 
+def fit_with_accelerate_and_then_with_lightning() -> None:
+    """Each joins a process group of its own; together, because they import torch in the same processes."""
+    fit_with_accelerate()
+    fit_with_lightning()
+
+
+def fit_with_accelerate() -> None:
+    import torch
+    from accelerate import Accelerator
+
+    assert not torch.distributed.is_initialized()
+    accelerator = Accelerator(cpu=True)
+    ranks = accelerator.gather(torch.tensor([accelerator.process_index]))
+    train.report({"sum": int(ranks.sum()), "processes": accelerator.num_processes})
+    accelerator.end_training()
+    assert not torch.distributed.is_initialized()
+
+
 def fit_with_lightning() -> None:
     import lightning
     import torch
@@ -54,8 +72,13 @@ def fit_with_lightning() -> None:
     )
 
 
-def test_lightning_trains_in_step_on_the_workers_that_there_are(runtime: ModuleType, tmp_path: Path) -> None:
-    first, second = sorted(train.run(fit_with_lightning, path=tmp_path).history, key=lambda row: row["rank"])
+def test_accelerate_and_lightning_find_their_place_and_train_in_step(runtime: ModuleType, tmp_path: Path) -> None:
+    result = train.run(fit_with_accelerate_and_then_with_lightning, path=tmp_path)
+    rows = {(row["rank"], row["step"]): row for row in result.history}
+    assert sorted(rows) == [(rank, step) for rank in range(2) for step in range(2)]
+    for rank in range(2):
+        assert (rows[rank, 0]["sum"], rows[rank, 0]["processes"]) == (1, 2)
+    first, second = (rows[rank, 1] for rank in range(2))
     assert [first["place"], second["place"]] == [[0, 2], [1, 2]]
     assert first["weights"] == second["weights"]
     assert len(first["losses"]) == len(second["losses"]) == 12  # each has half of the eight batches of an epoch

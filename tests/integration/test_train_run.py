@@ -109,25 +109,13 @@ def test_two_workers_learn_and_a_rank_killed_within_an_epoch_changes_no_bit_of_i
         assert [rows[rank, 8 + step]["loss"] for step in range(8)] == [rows[rank, step]["loss"] for step in range(8)]
 
 
-@pytest.mark.timeout(120)
-def test_accelerate_finds_its_place_by_itself(runtime: ModuleType, tmp_path: Path) -> None:
-    def fit() -> None:
-        import torch
-        from accelerate import Accelerator
-
-        accelerator = Accelerator(cpu=True)
-        ranks = accelerator.gather(torch.tensor([accelerator.process_index]))
-        train.report({"sum": int(ranks.sum()), "processes": accelerator.num_processes})
-
-    result = train.run(fit, path=tmp_path)
-    assert [row["sum"] for row in result.history] == [1, 1]
-    assert result.metrics == {"sum": 1, "processes": 2}
-
-
 def test_a_function_without_torch(runtime: ModuleType, tmp_path: Path) -> None:
     def fit(config: dict[str, int]) -> None:
+        import gc
         import sys
 
+        assert gc.isenabled()
+        assert gc.get_threshold()[2] in (100, 0)  # from Python 3.14 on there is no such number
         assert threading.current_thread() is threading.main_thread()
         here = train.context()
         same = os.environ["RANK"] == str(here.rank) and os.environ["WORLD_SIZE"] == "2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 
 __all__ = ["keep_memory"]
@@ -11,6 +12,8 @@ __all__ = ["keep_memory"]
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 #: So much free memory stays with the process.
 KEPT_BYTES = 1 << 30
+#: After so many collections of young objects Python may look at all objects; its own default is 10.
+YOUNG_COLLECTIONS = 100
 
 
 def keep_memory() -> None:
@@ -28,3 +31,14 @@ def keep_memory() -> None:
     if set_option is not None:
         set_option(_TRIM_THRESHOLD, KEPT_BYTES)
         set_option(_MMAP_MAX, 0)
+
+
+def collect_old_objects_seldom() -> None:
+    """Have Python look through all objects ten times less often; young ones are collected as before.
+
+    Importing torch and what an optimiser needs of it makes 280,000 objects, none of which is ever garbage. Python went
+    through all of them five times meanwhile, which took a sixth of the import: 2.3 s of CPU time, and 1.95 without.
+    """
+    young, middle, old = gc.get_threshold()
+    if old and old < YOUNG_COLLECTIONS:
+        gc.set_threshold(young, middle, YOUNG_COLLECTIONS)

@@ -31,7 +31,7 @@ import skate
 from skate.train import checkpoint as checkpoints
 from skate.train import session
 from skate.train.environment import Place, Seat
-from skate.train.memory import keep_memory
+from skate.train.memory import collect_old_objects_seldom, keep_memory
 from skate.train.stalls import Look
 
 #: Where the innermost frame of a rank is that waits for others.
@@ -68,6 +68,7 @@ class Worker:
     @skate.method(concurrency_group="watch")
     def setup(self, seat: Seat, about: dict[str, Any]) -> None:
         """Set the environment, before torch is imported: OpenMP reads its variable at that moment only."""
+        collect_old_objects_seldom()
         defaults = dict(seat.defaults)
         threads = defaults.pop("OMP_NUM_THREADS")
         if not about["threads_are_set"] and not _threads_are_set():
