@@ -34,31 +34,52 @@ def test_every_operation_gives_what_numpy_gives(runtime: ModuleType, world: int)
     in_all(make_group(world), check)
 
 
-def test_arrays_that_are_not_contiguous_and_tensors_of_torch_are_reduced_in_place(runtime: ModuleType) -> None:
+def test_arrays_that_are_not_contiguous_tensors_of_torch_and_gradients_are_reduced_in_place(
+    runtime: ModuleType, tmp_path: Path
+) -> None:
+    """In one group, which the driver has declared: its ranks import torch once."""
+    name = "declared for tensors"
+
     def check() -> None:
-        rank = collective.get_rank("g")
+        rank = collective.get_rank(name)
         whole = np.arange(12.0).reshape(3, 4)
         column = whole[:, 1]
-        collective.allreduce(column, "g")
+        collective.allreduce(column, name)
         assert whole[:, 1].tolist() == [2, 10, 18]
         assert whole[:, 0].tolist() == [0, 4, 8]
 
         for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64):
             tensor = torch.full((5, 3), 1.5 + rank).to(dtype)
-            collective.allreduce(tensor, "g")
+            collective.allreduce(tensor, name)
             assert torch.equal(tensor, torch.full((5, 3), 1.5).to(dtype) + torch.full((5, 3), 2.5).to(dtype)), dtype
-            collective.allreduce(tensor.t(), "g", ReduceOp.MAX)
+            collective.allreduce(tensor.t(), name, ReduceOp.MAX)
         weight = torch.nn.Parameter(torch.full((4,), float(rank)))
-        collective.broadcast(weight, 1, "g")
+        collective.broadcast(weight, 1, name)
         assert weight.tolist() == [1] * 4
 
         found = [torch.zeros(2), torch.zeros(2)]
-        collective.allgather(found, np.full(2, rank, np.float32), "g")
+        collective.allgather(found, np.full(2, rank, np.float32), name)
         assert [each.tolist() for each in found] == [[0, 0], [1, 1]]
 
-    ranks = make_group(2)
+    def gradient(path: str) -> float:
+        import torch.distributed as dist
+
+        from skate.collective.ddp import GradientAverager
+
+        dist.init_process_group("gloo", init_method=f"file://{path}/{os.getpid()}", rank=0, world_size=1)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        averager = GradientAverager(model, name)  # joins the group, if that is its first use
+        model(torch.full((1, 1), 1.0 + collective.get_rank(name))).sum().backward()
+        averager.close()
+        dist.destroy_process_group()
+        return float(model.module.weight.grad.item())
+
+    ranks = make_ranks(2)
+    collective.create_collective_group(ranks, 2, [0, 1], group_name=name)
     in_all(ranks, lambda: torch.get_num_threads())  # the import of torch may take as long as everything else
+    assert in_all(ranks, gradient, str(tmp_path)) == [1.5, 1.5]
     in_all(ranks, check)
+    collective.destroy_collective_group(name)
 
 
 def test_all_ranks_end_with_the_same_bits_whatever_the_size(runtime: ModuleType) -> None:
@@ -190,24 +211,3 @@ def test_the_name_of_a_declared_group_is_free_again_when_it_was_destroyed(runtim
         in_all(ranks, lambda: collective.barrier("again"))
         in_all(ranks, lambda: collective.destroy_collective_group("again"))
         collective.destroy_collective_group("again")
-
-
-def test_gradients_are_averaged_over_a_group_that_the_driver_has_declared(runtime: ModuleType, tmp_path: Path) -> None:
-    def gradient(path: str) -> float:
-        import torch
-        import torch.distributed as dist
-
-        from skate.collective.ddp import GradientAverager
-
-        dist.init_process_group("gloo", init_method=f"file://{path}/{os.getpid()}", rank=0, world_size=1)
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
-        averager = GradientAverager(model, "declared for gradients")
-        model(torch.ones(1, 1)).sum().backward()
-        averager.close()
-        dist.destroy_process_group()
-        return float(model.module.weight.grad.item())
-
-    ranks = make_ranks(2)
-    collective.create_collective_group(ranks, 2, [0, 1], group_name="declared for gradients")
-    assert in_all(ranks, gradient, str(tmp_path)) == [1, 1]
-    collective.destroy_collective_group("declared for gradients")
