@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import skate
+from shared_runtime import Sharing
 from skate.cluster_utils import Cluster
 from skate.connections import Address, Listener
 from waiting import wait_for
@@ -53,11 +54,32 @@ class Caller:
         return len(os.listdir("/proc/self/fd"))
 
 
+def nodes_a_and_b(tls: bool = False) -> Cluster:
+    """Two nodes, with the resources a and b."""
+    cluster = Cluster(tls=tls)
+    for name in ("a", "b"):
+        cluster.add_node(num_cpus=1, resources={name: 1})
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def shared_nodes(sharing: Sharing) -> Iterator[Cluster]:
+    """For tests that leave them as they were."""
+    assert not sharing.end()
+    with nodes_a_and_b() as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def two_nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(tls=getattr(request, "param", False)) as cluster:
-        cluster.add_node(num_cpus=1, resources={"a": 1})
-        cluster.add_node(num_cpus=1, resources={"b": 1})
+def two_nodes(shared_nodes: Cluster) -> Iterator[None]:
+    skate.init(address=shared_nodes.address)
+    yield
+    skate.shutdown()
+
+
+@pytest.fixture
+def own_nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with nodes_a_and_b(tls=getattr(request, "param", False)) as cluster:
         skate.init(address=cluster.address)
         yield cluster
         skate.shutdown()
@@ -78,15 +100,25 @@ def test_processes_of_one_node_connect(runtime: None) -> None:
     talk(one, other)
 
 
-@pytest.mark.parametrize("two_nodes", [False, True], indirect=True, ids=["plain", "tls"])
-def test_processes_of_two_nodes_connect_and_either_may_listen(two_nodes: Cluster) -> None:
+def talk_both_ways() -> None:
     one, other = (Caller.options(resources={name: 1}).remote() for name in ("a", "b"))
     assert skate.get(one.where.remote()) != skate.get(other.where.remote())
     talk(one, other)
     talk(other, one)
 
 
-def test_what_a_process_says_arrives_though_it_was_not_accepted_yet_and_its_end_follows(two_nodes: Cluster) -> None:
+@pytest.mark.usefixtures("two_nodes")
+def test_processes_of_two_nodes_connect_and_either_may_listen() -> None:
+    talk_both_ways()
+
+
+@pytest.mark.usefixtures("own_nodes")
+@pytest.mark.parametrize("own_nodes", [True], indirect=True, ids=["tls"])
+def test_processes_of_two_nodes_connect_through_tls_and_either_may_listen() -> None:
+    talk_both_ways()
+
+
+def test_what_a_process_says_arrives_though_it_was_not_accepted_yet_and_its_end_follows(two_nodes: None) -> None:
     one, other = (Caller.options(resources={name: 1}).remote() for name in ("a", "b"))
     skate.get(other.connect.remote(skate.get(one.listen.remote())))
     skate.get(other.say.remote(b"early"))
@@ -98,7 +130,7 @@ def test_what_a_process_says_arrives_though_it_was_not_accepted_yet_and_its_end_
     assert skate.get(hears) == (0, 0)
 
 
-def test_a_listener_that_is_gone_refuses_and_says_why(two_nodes: Cluster) -> None:
+def test_a_listener_that_is_gone_refuses_and_says_why(own_nodes: Cluster) -> None:
     closed, killed, lost = (Caller.options(resources={name: 0.1}).remote() for name in ("a", "a", "b"))
     near, far = (Caller.options(resources={name: 0.1}).remote() for name in ("a", "b"))
     addresses = skate.get([listens.listen.remote() for listens in (closed, killed, lost)])
@@ -117,8 +149,8 @@ def test_a_listener_that_is_gone_refuses_and_says_why(two_nodes: Cluster) -> Non
         for address, why in zip(addresses, ("has closed it", "has ended"), strict=False):
             wait_for(lambda: refused(caller, address, why), 10, "the connection to be refused")  # noqa: B023
 
-    two_nodes.remove_node(two_nodes.worker_nodes[0], allow_graceful=False)
-    two_nodes.wait_for_nodes()
+    own_nodes.remove_node(own_nodes.worker_nodes[0], allow_graceful=False)
+    own_nodes.wait_for_nodes()
     assert refused(near, addresses[2], "not part of the cluster")
 
 
@@ -139,7 +171,7 @@ def test_a_listener_waits_as_long_as_it_is_told_and_refuses_when_it_is_closed(ru
         listener.address.connect()
 
 
-def test_a_shared_descriptor_that_is_no_listener_takes_no_connection(two_nodes: Cluster) -> None:
+def test_a_shared_descriptor_that_is_no_listener_takes_no_connection(two_nodes: None) -> None:
     """A key of shared memory, or of any socket, does not let another node send connections to it."""
     from skate.descriptors import Descriptor
 

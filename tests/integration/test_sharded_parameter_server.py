@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-import json
+import copy
+import importlib
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from programs import run_program
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+WIDTH, ROUNDS, BATCH = 256, 30, 32
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sharded_parameter_server.py"
 
-#: The example itself, and the losses of its rounds in step: its own, and those of plain objects in one process.
-EXAMPLE_AND_ALONE = f"""
-import copy, json, sys
-sys.path.insert(0, {str(EXAMPLE.parent)!r})
-sys.argv = [{EXAMPLE.name!r}, "--width", "256", "--rounds", "40", "--batch", "32", "--shards", "2"]
-import sharded_parameter_server as example
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module of this process, so that only its actors import torch for it."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    found = importlib.import_module("sharded_parameter_server")
+    monkeypatch.delitem(sys.modules, found.__name__)
+    monkeypatch.setitem(sys.modules, found.__name__, found)  # gone after the test
+    monkeypatch.setattr(found, "keep_memory", lambda: None)  # for the objects that are made here; actors import it
+    return found
 
-found = []
-in_step = example.in_step
 
-def noted(*arguments):
-    found.append(in_step(*arguments))
-    return found[-1]
-
-example.in_step = noted
-if __name__ == "__main__":
-    example.main()
-
-    layers = example.make_layers(256, 6, 2)
+def losses_of_one_process(example: Any, rounds_of_each: list[int]) -> list[list[float]]:
+    """What plain objects give for so many rounds in step."""
+    layers = example.make_layers(WIDTH, 6, 2)
     shards = [example.Shard(part, 0.05 / 2) for part in layers]
-    workers = [example.Worker(number, copy.deepcopy(layers), 256, 32) for number in range(2)]
-    expected = []
-    for rounds in (len(each) for each in found):
+    workers = [example.Worker(number, copy.deepcopy(layers), WIDTH, BATCH) for number in range(2)]
+    found: list[list[float]] = []
+    for rounds in rounds_of_each:
         for shard in shards:
             shard.start()
-        expected.append([])
+        found.append([])
         for _ in range(rounds):
             losses = []
             for worker in workers:
@@ -45,22 +44,32 @@ if __name__ == "__main__":
                 losses.append(parts[-1])
             for part in (1, 0):
                 shards[part].update(*[worker.backward(part) for worker in workers])
-            expected[-1].append(sum(losses) / 2)
-    print(json.dumps([found, expected]))
-"""
+            found[-1].append(sum(losses) / 2)
+    return found
 
 
-@pytest.mark.timeout(250)
-def test_it_learns_both_ways_and_in_step_as_one_process_does(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(EXAMPLE_AND_ALONE)
-    printed, _ = run_program(program, timeout_s=110)
+@pytest.mark.timeout(120)  # torch is imported four times
+def test_it_learns_both_ways_and_in_step_as_one_process_does(
+    example: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[list[float]] = []
+    in_step = example.in_step
+
+    def noted(*arguments: Any) -> list[float]:
+        found.append(in_step(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(example, "in_step", noted)
+    sizes = {"width": WIDTH, "rounds": ROUNDS, "batch": BATCH, "shards": 2}
+    arguments = [text for name, size in sizes.items() for text in (f"--{name}", str(size))]
+    monkeypatch.setattr(sys, "argv", ["sharded_parameter_server.py", *arguments])
+    example.main()
+    printed = capsys.readouterr().out
     line = re.compile(r"^(.+?) +loss ([\d.]+) → ([\d.]+), (\d+) samples/s$", re.M)
     rows = {label: (float(first), float(last), int(rate)) for label, first, last, rate in line.findall(printed)}
     assert list(rows) == ["in step", "out of step"], printed
     assert all(last < 0.8 * first and rate > 0 for first, last, rate in rows.values()), printed
-    found, expected = json.loads(printed.splitlines()[-1])
-    assert [len(losses) for losses in found] == [2, 40]
-    for losses, alone in zip(found, expected, strict=True):
+    assert [len(losses) for losses in found] == [2, ROUNDS]
+    for losses, alone in zip(found, losses_of_one_process(example, [2, ROUNDS]), strict=True):
         assert losses == pytest.approx(alone, abs=1e-5)
         assert len(set(losses)) == len(losses)

@@ -171,7 +171,10 @@ class KillsWhereItArrives:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_workers_that_die_before_their_trial_has_begun_do_not_end_the_search(tmp_path: Path) -> None:
+def test_workers_that_die_before_their_trial_has_begun_do_not_end_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skate.util.optuna.DEATHS_MAX", 3)
     study = optuna.create_study()
     optimize(study, KillsWhereItArrives(tmp_path / "log", 2), 4)
     assert states(study) == ["COMPLETE"] * 4
@@ -329,9 +332,9 @@ def test_without_optuna_the_error_says_what_to_install() -> None:
 
 def test_the_example_finds_settings_and_prunes() -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "search.py"
-    arguments = [example.name, "--cpus", "2", "--trials", "10"]
+    arguments = [example.name, "--cpus", "2", "--trials", "6"]
     printed, _ = run_program(
         f"import runpy, sys; sys.argv = {arguments}; runpy.run_path({str(example)!r}, run_name='__main__')"
     )
-    assert printed.startswith("10 trials, ")
+    assert printed.startswith("6 trials, ")
     assert "wrong with {'width': " in printed

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-STEPS, ARRAYS, MB = 20, 4, 12
+STEPS, ARRAYS, MB = 8, 4, 12
 PROGRAM = f"""
 import resource
 from skate.train import keep_memory
