@@ -149,53 +149,55 @@ def test_a_rank_that_leaves_is_an_error_for_those_who_go_on(runtime: ModuleType)
             value_of(ref)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "named"),
-    [
-        (
-            lambda: collective.allreduce(np.zeros(3), "g"),
-            lambda: collective.allreduce(np.zeros((3, 1)), "g"),
-            ["rank 0", "allreduce(float64[3], SUM)", "rank 1", "allreduce(float64[3, 1], SUM)"],
-        ),
-        (
-            lambda: collective.allreduce(np.zeros(3, np.float32), "g"),
-            lambda: collective.allreduce(np.zeros(3), "g", collective.ReduceOp.MAX),
-            ["allreduce(float32[3], SUM)", "allreduce(float64[3], MAX)"],
-        ),
-        (
-            lambda: collective.broadcast(np.zeros(3), 0, "g"),
-            lambda: collective.broadcast(np.zeros(3), 1, "g"),
-            ["broadcast(float64[3], from rank 0)", "broadcast(float64[3], from rank 1)"],
-        ),
-        (
-            lambda: collective.barrier("g"),
-            lambda: collective.allreduce(np.zeros(3_000_000), "g"),
-            ["barrier()", "allreduce(float64[3000000], SUM)"],
-        ),
-        (
-            lambda: (collective.send(np.zeros(3), 1, "g"), collective.barrier("g")),
-            lambda: collective.recv(np.zeros(4), 0, "g"),
-            ["send or recv(float64[3])", "send or recv(float64[4])"],
-        ),
-        (
-            lambda: collective.recv(np.zeros(3), 1, "g"),
-            lambda: collective.barrier("g"),
-            ["wait for each other", "waits in recv(float64[3]) from rank 1", "waits in barrier()"],
-        ),
-        (
-            lambda: collective.send(np.zeros(1_000_000), 1, "g"),
-            lambda: collective.send(np.zeros(1_000_000), 0, "g"),
-            ["wait for each other", "waits in send(float64[1000000]) to rank 1", "to rank 0"],
-        ),
-    ],
-)
-def test_calls_that_do_not_fit_are_an_error_in_both_that_names_both(
-    runtime: ModuleType, first: Callable[[], Any], second: Callable[[], Any], named: list[str]
-) -> None:
-    for ref in in_each(make_group(2), first, second):
-        with pytest.raises(MismatchError) as caught:
-            value_of(ref)
-        assert all(words in str(caught.value) for words in named), str(caught.value)
+#: Two calls at once, and what the error of both says.
+UNFIT: list[tuple[Callable[[], Any], Callable[[], Any], list[str]]] = [
+    (
+        lambda: collective.allreduce(np.zeros(3), "g"),
+        lambda: collective.allreduce(np.zeros((3, 1)), "g"),
+        ["rank 0", "allreduce(float64[3], SUM)", "rank 1", "allreduce(float64[3, 1], SUM)"],
+    ),
+    (
+        lambda: collective.allreduce(np.zeros(3, np.float32), "g"),
+        lambda: collective.allreduce(np.zeros(3), "g", collective.ReduceOp.MAX),
+        ["allreduce(float32[3], SUM)", "allreduce(float64[3], MAX)"],
+    ),
+    (
+        lambda: collective.broadcast(np.zeros(3), 0, "g"),
+        lambda: collective.broadcast(np.zeros(3), 1, "g"),
+        ["broadcast(float64[3], from rank 0)", "broadcast(float64[3], from rank 1)"],
+    ),
+    (
+        lambda: collective.barrier("g"),
+        lambda: collective.allreduce(np.zeros(3_000_000), "g"),
+        ["barrier()", "allreduce(float64[3000000], SUM)"],
+    ),
+    (
+        lambda: (collective.send(np.zeros(3), 1, "g"), collective.barrier("g")),
+        lambda: collective.recv(np.zeros(4), 0, "g"),
+        ["send or recv(float64[3])", "send or recv(float64[4])"],
+    ),
+    (
+        lambda: collective.recv(np.zeros(3), 1, "g"),
+        lambda: collective.barrier("g"),
+        ["wait for each other", "waits in recv(float64[3]) from rank 1", "waits in barrier()"],
+    ),
+    (
+        lambda: collective.send(np.zeros(1_000_000), 1, "g"),
+        lambda: collective.send(np.zeros(1_000_000), 0, "g"),
+        ["wait for each other", "waits in send(float64[1000000]) to rank 1", "to rank 0"],
+    ),
+]
+
+
+def test_calls_that_do_not_fit_are_an_error_in_both_that_names_both(runtime: ModuleType) -> None:
+    ranks = make_ranks(2)
+    for first, second, named in UNFIT:
+        join(ranks)
+        for ref in in_each(ranks, first, second):
+            with pytest.raises(MismatchError) as caught:
+                value_of(ref)
+            assert all(words in str(caught.value) for words in named), str(caught.value)
+        value_of([each.leave.remote() for each in ranks])
 
 
 def test_ranks_that_wait_in_a_circle_are_told_so(runtime: ModuleType) -> None:
