@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -13,13 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-import skate
 from rl_learners import same_weights
 from rl_probes import probe
 from skate.rl import lane, ppo, torch_policy
 from skate.rl.block import Batch
 from skate.rl.lane import Lane
-from skate.rl.learners import Learners, Share
+from skate.rl.learners import Share
 from skate.rl.policy import Policy
 from skate.rl.run import Run
 
@@ -85,22 +85,6 @@ def test_learners_that_share_minibatches_have_the_weights_of_one(env: str, count
     assert all(same_weights(each.policy, together[0].policy) for each in together)
 
 
-def test_two_processes_have_the_weights_of_one_and_those_of_each_other() -> None:
-    options = ppo.PPOOptions(minibatch=64, epochs=2)
-    policy, made = batches("CartPole-v1", options, 2)
-    with torch_policy.threads(1):
-        alone = ppo.Learner(policy, options, 7)
-        expected = [alone.learn(batch, 0.5) for batch in made]
-    with Learners(2, ppo.Learner, policy, options, 7) as learners:
-        found = [learners.learn(batch, 0.5) for batch in made]
-        (one, one_meta), (other, other_meta) = skate.get([actor.state.remote() for actor in learners._actors])
-    assert distance(learners.policy, alone.policy) < 1e-5
-    for numbers, others in zip(found, expected, strict=True):
-        assert numbers == pytest.approx(others, abs=1e-4)
-    assert one_meta == other_meta
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
 def test_every_row_of_a_minibatch_belongs_to_one_learner() -> None:
     for count in range(1, 6):
         for total in range(20):
@@ -114,19 +98,52 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_run_whose_learner_is_killed_says_so_and_goes_on_with_one_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_of_a_run_learn_as_one_does_and_the_death_of_one_is_told_and_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Each learner has another one at its side, which learns alone from the first two batches."""
     monkeypatch.setattr("skate.rl.run.CHECKPOINT_FIRST_S", 0.0)
 
     class Dying(ppo.Learner):
+        def __init__(self, policy: Policy, options: ppo.PPOOptions, seed: int, share: Share) -> None:
+            super().__init__(policy, options, seed, share)
+            self.rank, self.start = share.rank, policy
+            self.alone, self.seen = ppo.Learner(policy, options, seed), list[Any]()
+
         def learn(self, batch: Batch, left: float) -> dict[str, float]:
-            if left < 0.5 and self._share is not None and self._share.rank == 1:
+            if left < 0.5 and self.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return super().learn(batch, left)
+            numbers = super().learn(batch, left)
+            if len(self.seen) < 2:
+                expected = self.alone.learn(batch, left)
+                tensors, meta = self.state()
+                self.seen.append(
+                    {
+                        "state": repr([(name, array.tobytes()) for name, array in tensors.items()]) + repr(meta),
+                        "distance": self.distance(self.alone.policy),
+                        "moved": self.distance(self.start),
+                        "numbers": numbers,
+                        "expected": expected,
+                    }
+                )
+                (folder / f"seen-{self.rank}").write_text(json.dumps(self.seen))
+            return numbers
+
+        def distance(self, other: Policy) -> float:
+            weights = self.policy.weights
+            return max(float(np.abs(weights[name] - array).max()) for name, array in other.weights.items())
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="learner 1 of 2 died") as caught:
         patch.setattr(ppo, "Learner", Dying)
         ppo.train(probe("both"), 3_000, path="killed", learners=2, **QUICK)
     assert "next: train(…, resume=path)" in str(caught.value)
+    one, other = (json.loads((folder / f"seen-{rank}").read_text()) for rank in range(2))
+    assert len(one) == len(other) == 2
+    assert [update["state"] for update in one] == [update["state"] for update in other], "they have the same bits"
+    for update in one:
+        assert update["distance"] < 1e-5 < update["moved"], "and the weights of one that learns alone"
+        assert update["numbers"] == pytest.approx(update["expected"], abs=1e-4)
+
     run = ppo.train(probe("both"), 3_000, resume="killed", learners=1, progress=False)
     assert run.history[0]["steps"] < 1_500
     assert run.policy.act(np.array([[-1.0], [1.0]], np.float32)).tolist() == [0, 1]
