@@ -138,7 +138,10 @@ def test_while_others_use_the_resources_a_run_waits_and_says_so(
     assert "waits for 2 times {'CPU': 1}; free is {'CPU': 1" in said[0]
 
 
-def test_an_elastic_run_begins_with_what_is_free(runtime: ModuleType, tmp_path: Path) -> None:
+def test_an_elastic_run_begins_with_what_is_free(
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "FREED_WITHIN_S", 0.2)  # the holder does not go by itself
     holder = skate.remote(num_cpus=1)(type("Holder", (), {})).remote()
     skate.get(holder.__ray_ready__.remote())
     result = train.run(lambda: train.report({"size": train.context().world_size}), workers=(1, 4), path=tmp_path)
@@ -317,8 +320,11 @@ def test_gpus_that_a_worker_was_not_given_are_not_its_own(
     assert train.run(fit, workers=1, path=tmp_path).metrics["gpus"] == []
 
 
-def test_a_run_with_sharded_checkpoints_does_not_grow(runtime: ModuleType, tmp_path: Path) -> None:
+def test_a_run_with_sharded_checkpoints_does_not_grow(
+    runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More ranks could not restore them."""
+    monkeypatch.setattr(group, "FREED_WITHIN_S", 0.2)  # the holder goes later
     holder = skate.remote(num_cpus=1)(type("Holder", (), {})).remote()
     skate.get(holder.__ray_ready__.remote())
 
