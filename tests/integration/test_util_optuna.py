@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -197,6 +198,24 @@ def test_the_answer_to_a_question_of_a_dead_attempt_is_not_given_to_the_next_one
         return answer
 
     assert asyncio.run(talk()) == b"right"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_on_a_terminal_counts_the_trials_and_shows_the_best_value(
+    monkeypatch: pytest.MonkeyPatch, progress: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    optimize(optuna.create_study(), lambda trial: 2.5 + trial.number, 3, in_flight=1, progress=progress)
+    drawn = terminal.getvalue()
+    assert [words in drawn for words in ("trials", "3/3", "best 2.5")] == [progress] * 3, drawn
 
 
 @pytest.mark.usefixtures("runtime")
