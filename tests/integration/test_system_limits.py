@@ -141,7 +141,7 @@ def told(make):
         skate.shutdown()
         sys.exit(0)
 
-told(lambda: skate.init(num_cpus=2, object_store_memory=STORE_BYTES))
+told(lambda: skate.init(num_cpus=2, object_store_memory=STORE_BYTES, infeasible_grace_s=1))
 told(lambda: skate.get([double.remote(x) for x in range(20)], timeout=30))
 actors = [Idle.remote() for _ in range(30)]
 told(lambda: skate.get([actor.pid.remote() for actor in actors], timeout=30))
