@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ import skate
 from serve_load import Load
 from skate import serve
 from skate.serve import client
+from skate.serve.deployments import pack
 from skate.serve.records import CONTROLLER, NAMESPACE
 from waiting import wait_for
 
@@ -258,6 +260,17 @@ def test_a_shutdown_whose_caller_dies_leaves_no_controller_that_is_over() -> Non
     run(Brain.bind())
     assert controller() != first
     assert len(pids(handle)) == 2
+
+
+def test_what_cannot_be_kept_is_the_error_of_its_caller_and_of_no_other_application() -> None:
+    run(Brain.options(num_replicas=0).bind(), "other")
+    spec, blobs = pack(Brain.options(num_replicas=0).bind(), "default", None)
+    for path, error in ((Path("/"), "PosixPath"), (3, "Expected `str`")):  # one cannot be written, one not be read
+        with pytest.raises(Exception, match=error):
+            client.ask_controller("deploy", msgspec.structs.replace(spec, import_path=[path]), blobs)
+    assert list(serve.status().applications) == ["other"]
+    os.kill(controller(), signal.SIGKILL)
+    assert list(serve.status().applications) == ["other"]
 
 
 def test_a_deploy_outlives_controllers_that_are_killed_long_after_each_other(

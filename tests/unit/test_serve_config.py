@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from skate.serve.config import (
@@ -25,6 +26,8 @@ NAN = float("nan")
     [
         ("name", "a#b"),
         ("name", 5),
+        ("name", "a\nb"),
+        ("version", 3),
         ("num_replicas", -1),
         ("num_replicas", 1.5),
         ("num_replicas", True),
@@ -94,12 +97,31 @@ def test_a_wrong_setting_of_autoscaling_is_refused_by_name(given: dict[str, Any]
         ("token", ""),
         ("token", "ü"),
         ("show_tracebacks", "no"),
+        ("allowed_origins", None),
+        ("location", 3),
+        ("num_cpus", "1"),
         ("ssl_keyfile", "key.pem"),
     ],
 )
 def test_a_wrong_option_of_http_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises((TypeError, ValueError), match=f"HTTPOptions.*{name}"):
         from_dict(HTTPOptions, {name: value})
+
+
+def test_numbers_and_strings_of_numpy_become_those_of_python() -> None:
+    scaling = {"max_replicas": np.int64(3), "target_ongoing_requests": np.float32(2)}
+    deployment = options_from({
+        "name": np.str_("a"), "max_ongoing_requests": np.int16(5), "health_check_period_s": np.float64(1.5),
+        "user_config": np.float64(7), "autoscaling_config": scaling,
+    })  # fmt: skip
+    http = HTTPOptions(port=np.int64(80), keep_alive_timeout_s=np.float64(9), allowed_origins=(np.str_("https://a"),))
+    config = deployment.autoscaling_config
+    assert config is not None
+    found = [deployment.name, deployment.max_ongoing_requests, deployment.health_check_period_s, config.max_replicas]
+    found += [config.target_ongoing_requests, http.port, http.keep_alive_timeout_s, http.allowed_origins[0]]
+    assert found == ["a", 5, 1.5, 3, 2.0, 80, 9.0, "https://a"]
+    assert [type(each) for each in found] == [str, int, float, int, float, int, float, str]
+    assert type(deployment.user_config) is np.float64
 
 
 def test_a_token_is_not_shown() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import cloudpickle
 import msgspec
 import pytest
 
+from skate import serve
 from skate.serve import configs
 from skate.serve.config import AutoscalingConfig
 from skate.serve.deployments import BLOB_BYTES_MAX, Application, Deployment, deployment, pack
@@ -135,6 +137,21 @@ def test_what_is_too_large_says_so_and_asks_for_a_path() -> None:
     packed(Model.bind(half))
     with pytest.raises(ValueError, match=r"deployment Model(.|\n)*67,108,864 is the most(.|\n)*path"):
         packed(Model.options(user_config=half).bind(half))
+
+
+def test_what_is_no_path_in_sys_path_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = packed(Model.bind())[2]
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/somewhere"), "/not utf-8: \udcff"])
+    assert packed(Model.bind())[2] == before
+
+
+def test_names_and_prefixes_are_refused_that_could_not_be_kept() -> None:
+    for name in ("a\nb", "\ud800", "", "a/b"):
+        with pytest.raises(ValueError, match="name="):
+            serve.run(Model.bind(), name=name)
+    for prefix in ("a", "/a\nb", "/\ud800", "/-/a"):
+        with pytest.raises(ValueError, match="route_prefix="):
+            serve.run(Model.bind(), route_prefix=prefix)
 
 
 def test_arguments_are_checked_against_the_constructor_when_they_are_bound() -> None:

@@ -84,8 +84,7 @@ def run(
         raise TypeError(f"serve.run({target!r}): it takes an application.\n  next: serve.run({target.name}.bind(…)).")
     if not isinstance(target, Application):
         raise TypeError(f"serve.run({target!r}): it takes an application, which deployment.bind(…) makes.")
-    _check_name(name)
-    route_prefix = _checked_prefix(route_prefix)
+    name, route_prefix = _checked_name(name), _checked_prefix(route_prefix)
     spec, blobs = pack(target, name, route_prefix)
     options = _http_options(http_options)
     if port is not None or host is not None:
@@ -238,19 +237,22 @@ def _http_options(given: HTTPOptions | dict[str, Any] | None) -> HTTPOptions | N
     raise TypeError(f"http_options={given!r}: it may be an HTTPOptions or a dict of its settings.")
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name or "#" in name or "/" in name:
-        raise ValueError(f"serve.run(name={name!r}): it may be a string that is not empty, without '#' and '/'.")
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name or "#" in name or "/" in name or not name.isprintable():
+        raise ValueError(
+            f"serve.run(name={name!r}): it may be a string that can be printed and is not empty, without '#' and '/'."
+        )
+    return str.__str__(name)
 
 
 def _checked_prefix(prefix: str | None) -> str | None:
     if prefix is None:
         return None
-    if not isinstance(prefix, str) or not prefix.startswith("/") or "{" in prefix:
+    if not isinstance(prefix, str) or not prefix.startswith("/") or "{" in prefix or not prefix.isprintable():
         raise ValueError(f"serve.run(route_prefix={prefix!r}): it may be a path that begins with '/', or None.")
     if prefix.startswith("/-"):
         raise ValueError(f"serve.run(route_prefix={prefix!r}): paths below /- are those of skate.serve itself.")
-    return prefix if prefix == "/" else prefix.rstrip("/")
+    return str.__str__(prefix).rstrip("/") or "/"
 
 
 def _block() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 from skate.serve.exceptions import NotSupportedError
@@ -66,6 +67,7 @@ class AutoscalingConfig:
 
     def __post_init__(self) -> None:
         where = "AutoscalingConfig"
+        make_plain(self)
         whole(where, "min_replicas", self.min_replicas, 0)
         whole(where, "max_replicas", self.max_replicas, max(1, self.min_replicas))
         if self.initial_replicas is not None:
@@ -123,6 +125,7 @@ class HTTPOptions:
 
     def __post_init__(self) -> None:
         where = "HTTPOptions"
+        make_plain(self)
         if self.host is not None and not isinstance(self.host, str):
             raise TypeError(f"{where}: host is {self.host!r}; it may be the name or the address of an interface.")
         whole(where, "port", self.port, 0, 65535)
@@ -135,13 +138,17 @@ class HTTPOptions:
         for name, least in (("max_body_bytes", 0), ("max_header_bytes", 256), ("max_queued_requests", 0)):
             whole(where, name, getattr(self, name), least)
         whole(where, "max_websocket_bytes", self.max_websocket_bytes, 125, 64 << 20)
-        if isinstance(self.allowed_origins, str) or not all(isinstance(each, str) for each in self.allowed_origins):
-            raise TypeError(f"{where}(allowed_origins={self.allowed_origins!r}): it may be a tuple of strings.")
-        object.__setattr__(self, "allowed_origins", tuple(self.allowed_origins))
+        origins = self.allowed_origins
+        if not isinstance(origins, (tuple, list, set, frozenset)) or not all(isinstance(each, str) for each in origins):
+            raise TypeError(f"{where}(allowed_origins={origins!r}): it may be a tuple of strings.")
+        object.__setattr__(self, "allowed_origins", tuple(map(str.__str__, origins)))
         if self.token is not None and (not isinstance(self.token, str) or not self.token.isascii() or not self.token):
             raise ValueError(f"{where}: token may be a string of ASCII characters that is not empty.")
         if not isinstance(self.show_tracebacks, bool):
             raise TypeError(f"{where}: show_tracebacks is {self.show_tracebacks!r}; it may be True or False.")
+        if self.location is not None and not isinstance(self.location, str):
+            raise TypeError(f"{where}: location is {self.location!r}; it may be a string, and has no effect.")
+        whole(where, "num_cpus", self.num_cpus, 0)
 
 
 def why_not_as(asked: HTTPOptions, there: HTTPOptions, address: tuple[str, int]) -> str:
@@ -192,8 +199,11 @@ class DeploymentOptions:
 
     def __post_init__(self) -> None:
         where = f"deployment({self.name!r})" if self.name else "deployment()"
-        if not isinstance(self.name, str) or "#" in self.name:
-            raise ValueError(f"{where}: the name may be a string without '#'.")
+        make_plain(self)
+        if not isinstance(self.name, str) or "#" in self.name or not self.name.isprintable():
+            raise ValueError(f"{where}: the name may be a string that can be printed, without '#'.")
+        if self.version is not None and not isinstance(self.version, str):
+            raise TypeError(f"{where}: version is {self.version!r}; it may be a string.")
         if self.num_replicas is not None and self.num_replicas != "auto":
             if isinstance(self.num_replicas, str):
                 raise ValueError(f"{where}: num_replicas is {self.num_replicas!r}; it may be a whole number or 'auto'.")
@@ -309,6 +319,20 @@ def from_dict(kind: type[Any], given: Mapping[str, Any]) -> Any:
     if unknown:
         raise TypeError(f"{kind.__name__} has no {unknown[0]!r}; it has {', '.join(known)}.")
     return kind(**given)
+
+
+def make_plain(options: Any) -> None:
+    """Turn numbers and strings of other classes, for example numpy's, into Python's own: only those can be kept."""
+    for each in dataclasses.fields(options):
+        value = getattr(options, each.name)
+        if each.type == "Any" or isinstance(value, bool):  # what is the user's own stays as it is
+            continue
+        if isinstance(value, Integral):
+            object.__setattr__(options, each.name, int(value))
+        elif isinstance(value, Real):
+            object.__setattr__(options, each.name, float(value))
+        elif isinstance(value, str):
+            object.__setattr__(options, each.name, str.__str__(value))
 
 
 def whole(where: str, name: str, value: Any, least: int, most: int | None = None) -> None:

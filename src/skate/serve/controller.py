@@ -76,8 +76,8 @@ class Controller:
         address, problem = await keeper_of(context.get_node_id()).bind.remote(http.host, http.port)
         if problem:
             return str(problem)
-        self._http, self._address = http, address
         ledger.keep_http(http, address)
+        self._http, self._address = http, address
         return ""
 
     async def deploy(self, spec: AppSpec, found: dict[str, bytes]) -> str:
@@ -96,11 +96,12 @@ class Controller:
         for digest, data in found.items():
             blobs.keep(digest, data)
         good = None if before is None or before.deleting else before.good
-        app = self._apps[spec.name] = App(spec, good, time.time())
+        app = App(spec, good, time.time())
+        self._keep(app)  # first: if that fails, nothing has changed
+        self._apps[spec.name] = app
         if before is not None:
             before.outcome = "another version was deployed meanwhile."
             before.settled.set()
-        self._keep(app)
         self._aim(app)
         self._changed.set()
         await app.settled.wait()

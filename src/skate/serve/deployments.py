@@ -158,8 +158,13 @@ def pack(application: Application, name: str, route_prefix: str | None) -> tuple
             specs.append(_spec(each, called, name, is_ingress, route_prefix, blobs))
     finally:
         _packing.reset(token)
-    paths = [path or os.getcwd() for path in sys.path]
-    return AppSpec(name, route_prefix, packing.name_of(application), specs, paths), blobs
+    return AppSpec(name, route_prefix, packing.name_of(application), specs, _import_path()), blobs
+
+
+def _import_path() -> list[str]:
+    """Where this process imports from. Python overlooks what is no string in `sys.path`, such as a Path."""
+    paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
+    return [str.__str__(path) for path in paths if path.isprintable()]  # a name that is not UTF-8 cannot be kept
 
 
 class _Packing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 import skate
@@ -27,7 +29,6 @@ HTTP = "http"
 
 Http = tuple[HTTPOptions, tuple[str, int]]
 
-_encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
 
 
@@ -41,8 +42,8 @@ class Kept(msgspec.Struct):
 
 
 def keep_app(kept: Kept) -> None:
-    """Write an application."""
-    skate.kv.put(APP + kept.target.name, _encode(kept), namespace=NAMESPACE)
+    """Write an application. Raises TypeError, ValueError or ValidationError for one that could not be read again."""
+    skate.kv.put(APP + kept.target.name, _encode(kept, Kept), namespace=NAMESPACE)
 
 
 def forget_app(name: str) -> None:
@@ -57,7 +58,7 @@ def read_apps() -> list[Kept]:
 
 def keep_replica(record: ReplicaRecord) -> None:
     """Write a replica."""
-    skate.kv.put(REPLICA + record.name, _encode(record), namespace=NAMESPACE)
+    skate.kv.put(REPLICA + record.name, _encode(record, ReplicaRecord), namespace=NAMESPACE)
 
 
 def forget_replica(record: ReplicaRecord) -> None:
@@ -72,7 +73,7 @@ def read_replicas() -> list[ReplicaRecord]:
 
 def keep_http(http: HTTPOptions, address: tuple[str, int]) -> None:
     """Write where and how HTTP is answered."""
-    skate.kv.put(HTTP, _encode((http, address)), namespace=NAMESPACE)
+    skate.kv.put(HTTP, _encode((http, address), Http), namespace=NAMESPACE)
 
 
 def read_http() -> Http | None:
@@ -85,6 +86,13 @@ def forget_all() -> None:
     """Remove everything that serving has kept, blobs and tables included."""
     for key in skate.kv.keys(namespace=NAMESPACE):
         skate.kv.delete(key, namespace=NAMESPACE)
+
+
+def _encode(value: Any, kind: Any) -> bytes:
+    """The bytes of a value. They are read once: what cannot be read would stop every controller that is started."""
+    data = msgspec.msgpack.encode(value)
+    _decode(data, type=kind)
+    return data
 
 
 def _values(prefix: str) -> list[bytes]:
