@@ -25,7 +25,7 @@ from skate.serve.config import HTTPOptions
 from skate.serve.directory import directory
 from skate.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from skate.serve.forward import Forwarder, Siblings
-from skate.serve.guard import Guard, TimeGuard
+from skate.serve.guard import Guard, TimeGuard, is_raised_by_code
 from skate.serve.http_server import HttpServer, HttpSettings
 from skate.serve.ingress_app import ASGIApp, GivenApp, app_of
 from skate.serve.records import CONTROLLER, NAMESPACE, AppSpec, DeploymentSpec, Route, Routes
@@ -213,7 +213,9 @@ class Front:
             await self._app(scope, receive, send)
         except OSError:  # the client has gone
             raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and not is_raised_by_code():
+                raise
             self._metrics.errors += 1
             logger.error("websocket %s failed: %s", _id(), scope["path"], exc_info=error)
             raise ConnectionAbortedError("the handler of the websocket failed") from None
@@ -252,7 +254,10 @@ class Front:
         failed = False
         try:
             await self._app(scope, receive, send)
-        except Exception:
+        except asyncio.CancelledError:
+            failed = is_raised_by_code()
+            raise
+        except BaseException:
             failed = True
             raise
         finally:
@@ -272,10 +277,12 @@ class Front:
             send = guard.send
         try:
             await app(scope, receive, send)
-        except asyncio.CancelledError:
-            if not guard.caused_cancellation():
+        except asyncio.CancelledError as error:
+            if not guard.has_cut and is_raised_by_code():
+                await self._failed(scope, send, error)
+            elif not guard.caused_cancellation():
                 raise
-        except Exception as error:  # noqa: BLE001 - any of a handler
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - any of a handler
             if not guard.is_late:
                 await self._failed(scope, send, error)
         finally:
@@ -283,7 +290,7 @@ class Front:
         if guard.is_late:
             await guard.conclude()
 
-    async def _failed(self, scope: Scope, send: Send, error: Exception) -> None:
+    async def _failed(self, scope: Scope, send: Send, error: BaseException) -> None:
         """The log has the traceback of a handler, the client an id to ask with."""
         if isinstance(error, (NoRoom, BackPressureError)):
             self._metrics.rejected += isinstance(error, NoRoom)

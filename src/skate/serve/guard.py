@@ -11,7 +11,16 @@ from typing import Any
 
 from skate.serve.responses import Message, Scope, Send
 
-__all__ = ["Guard", "TimeGuard"]
+__all__ = ["Guard", "TimeGuard", "is_raised_by_code"]
+
+
+def is_raised_by_code() -> bool:
+    """Whether the CancelledError that was just caught is an error of the running code: its task was not cancelled.
+
+    A handler raises it if it awaits something else that was cancelled. Before Python 3.11 that cannot be told.
+    """
+    task: Any = asyncio.current_task()
+    return hasattr(task, "cancelling") and not task.cancelling()
 
 
 class Guard:

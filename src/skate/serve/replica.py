@@ -27,6 +27,7 @@ import msgspec
 import skate
 from skate.serve import configs, request_context
 from skate.serve.exceptions import BackPressureError
+from skate.serve.guard import is_raised_by_code
 from skate.serve.handler import Handler, handler_of
 from skate.serve.metrics import ReplicaMetrics, Snapshot
 from skate.serve.records import AppSpec, DeploymentSpec
@@ -119,7 +120,7 @@ class Replica:
             failed = False
             return value, slots.load - 1
         except asyncio.CancelledError:
-            failed = False  # the caller has wished it
+            failed = is_raised_by_code()  # else the caller has wished it
             raise
         finally:
             slots.give_back()
