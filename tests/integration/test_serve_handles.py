@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -87,6 +88,22 @@ class Worker:
 
     async def fail(self) -> None:
         raise KeyError("no such thing")
+
+    async def exit(self, how: str) -> Any:
+        if how == "here":
+            sys.exit(3)
+        return await (self.batched(1) if how == "in a batch" else self.load("a"))
+
+    @serve.batch
+    async def batched(self, numbers: list[int]) -> list[int]:
+        sys.exit(3)
+
+    @serve.multiplexed
+    async def load(self, name: str) -> None:
+        sys.exit(3)
+
+    async def pid(self) -> int:
+        return os.getpid()
 
     async def context(self) -> tuple[str, str]:
         found = serve.get_replica_context()
@@ -256,6 +273,12 @@ def test_exceptions_keep_their_class_and_show_where_they_were_raised() -> None:
     with pytest.raises(AttributeError, match=r"no method 'nothing'; it has .*plain"):
         top.below_is_not_public.options(method_name="nothing").remote().result()
     assert top.remote(1).result() == 2
+    worker = serve.get_deployment_handle("Worker")
+    pid = worker.pid.remote().result()
+    for how in ("here", "in a batch", "in a load"):
+        with pytest.raises(RuntimeError, match=r"SystemExit\(3\), and a request cannot end its replica"):
+            worker.exit.remote(how).result()
+    assert worker.pid.remote().result() == pid
 
 
 def test_a_queued_request_that_is_cancelled_never_runs(tmp_path: Path) -> None:

@@ -172,10 +172,9 @@ class Queue:
                 await self._stream(running, args, kwargs)
             else:
                 await self._answer(running, args, kwargs)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - its callers raise it
+            # Raised here, it would leave the event loop if it is of sys.exit(), and end the replica.
             running.fail(error)
-            if not isinstance(error, (Exception, asyncio.CancelledError)):
-                raise
         finally:
             running.stop_clock()
 

@@ -20,6 +20,7 @@ from types import MethodType
 from typing import Any, Generic, TypeVar, cast, overload
 
 from skate.serve.request_context import get_multiplexed_model_id
+from skate.serve.threads import exit_refused
 
 __all__ = ["Recent", "loaded_models", "multiplexed"]
 
@@ -157,6 +158,8 @@ class Models:
         _changed()
         try:
             model = await self._load(*args)
+        except SystemExit as error:  # it would end the loop, and with it the replica
+            raise exit_refused(error) from error
         finally:
             self._loading -= 1
         self.loaded.add(args[-1], model)
