@@ -16,6 +16,7 @@ from websockets.sync.client import connect
 
 from serve_http import Connection, address, ask, connection_to, delete_all, websocket_url
 from skate import serve
+from skate.serve import keeper
 from skate.serve.exceptions import ServeError
 from skate.serve.keeper import _owner
 from waiting import WITHIN_S, wait_for
@@ -126,7 +127,7 @@ def test_a_port_of_zero_is_one_that_is_free_on_loopback_alone() -> None:
 
 
 @pytest.mark.usefixtures("own_port")
-def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it() -> None:
+def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServeError, match=r"process \d+ listens there: .*(?s:.*)port=0 takes one that is free"):
@@ -134,6 +135,8 @@ def test_a_port_that_is_taken_is_said_at_once_with_the_process_that_has_it() -> 
     run("app", "/", port=port)
     assert address()[1] == port
     assert f"listens there, of Skate in process {os.getpid()}: " in _owner(port)
+    monkeypatch.setattr(keeper, "COMMAND_LENGTH_MAX", 10)
+    assert _owner(port).endswith(" …"), "a command line that was cut says so"
 
 
 def test_another_port_while_http_is_answered_is_refused_with_advice() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,8 +17,15 @@ from skate.cli.trouble import Trouble
 from skate.serve import reload
 from skate.serve.command import parse
 from skate.serve.exceptions import ServeError
-from skate.serve.report import ApplicationStatus, ApplicationStatusOverview, ServeStatus
-from skate.serve.status_text import table, urls
+from skate.serve.metrics import Snapshot
+from skate.serve.report import (
+    ApplicationStatus,
+    ApplicationStatusOverview,
+    DeploymentStatus,
+    DeploymentStatusOverview,
+    ServeStatus,
+)
+from skate.serve.status_text import plain, table, urls
 
 MODULE = """
 from skate import serve
@@ -237,6 +245,15 @@ def test_a_stamp_changes_with_the_file(folder: Path) -> None:
 )
 def test_the_url_is_what_can_be_typed(address: tuple[str, int] | None, prefix: str | None, text: str) -> None:
     assert urls(ServeStatus(address, {}), prefix) == text
+
+
+def test_the_status_for_programs_is_json_also_after_a_request_that_took_minutes() -> None:
+    counted = Snapshot()
+    counted.seconds.add(61.0)
+    each = DeploymentStatusOverview(DeploymentStatus.HEALTHY, {"RUNNING": 1}, 1, "", counted)
+    app = ApplicationStatusOverview(ApplicationStatus.RUNNING, "", 0.0, None, "A", {"A": each})
+    found = json.loads(json.dumps(plain(ServeStatus(None, {"first": app})), allow_nan=False))
+    assert found["applications"]["first"]["deployments"]["A"]["metrics"]["latency_p99_s"] is None
 
 
 def test_an_application_without_deployments_has_a_line_and_the_last_one_of_its_error() -> None:

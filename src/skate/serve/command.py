@@ -80,8 +80,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     for name, run, add in (("run", _run, _add_run), ("status", _status, _add_status), ("shutdown", _end, _add_end)):
         each = _parser(commands.add_parser, name, COMMANDS[name])
         add(each)
+        otherwise = "a node of its own" if name == "run" else "a node here"
         each.add_argument(
-            "--address", metavar="H:P", type=_address, help="the cluster; by default SKATE_ADDRESS, or a node here"
+            "--address", metavar="H:P", type=_address, help=f"the cluster; by default SKATE_ADDRESS, or {otherwise}"
         )
         each.set_defaults(run=run)
     if not words[0].startswith("-") and words[0] not in COMMANDS:

@@ -46,6 +46,8 @@ ADOPT_WITHIN_S = 5.0
 NEIGHBOUR_WITHIN_S = 2.0
 #: What the command lines of a node's processes have: they do not say what they are part of.
 NODE = "skate._node"
+#: Characters of a command line that a message has.
+COMMAND_LENGTH_MAX = 200
 #: The key under which the controller keeps the options of HTTP and the address.
 HTTP = "http"
 
@@ -281,7 +283,13 @@ def _described(found: Any) -> str:
     """What listens; of a process of Skate, the program that has started its node."""
     first = next((each for each in [found, *found.parents()] if NODE not in " ".join(each.cmdline())), None)
     if first == found:
-        return f"process {found.pid} listens there: {' '.join(found.cmdline())[:100]}"
+        return f"process {found.pid} listens there: {_command(found)}"
     if first is None or first.pid == 1:
         return f"process {found.pid} listens there, of a node of Skate"
-    return f"process {found.pid} listens there, of Skate in process {first.pid}: {' '.join(first.cmdline())[:100]}"
+    return f"process {found.pid} listens there, of Skate in process {first.pid}: {_command(first)}"
+
+
+def _command(found: Any) -> str:
+    """The command line of a process, not too long for a message."""
+    text = " ".join(found.cmdline())
+    return text if len(text) <= COMMAND_LENGTH_MAX else f"{text[: COMMAND_LENGTH_MAX - 2]} …"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -32,7 +33,8 @@ def plain(found: ServeStatus) -> dict[str, Any]:
         for called, each in app.deployments.items():
             shown = values["applications"][name]["deployments"][called]
             del shown["counted"]
-            shown["metrics"] = each.metrics
+            # JSON has no infinity, which a percentile is that is above all bounds.
+            shown["metrics"] = {name: value if math.isfinite(value) else None for name, value in each.metrics.items()}
     return values
 
 
