@@ -16,7 +16,7 @@ from skate.cli import main
 from skate.cli.trouble import Trouble
 from skate.serve import reload
 from skate.serve.command import parse
-from skate.serve.exceptions import ServeError
+from skate.serve.exceptions import DeployFailedError, ServeError
 from skate.serve.metrics import Snapshot
 from skate.serve.report import (
     ApplicationStatus,
@@ -193,6 +193,19 @@ def test_errors_of_the_library_speak_of_flags() -> None:
         "  next: end it, or --port with another one; --port 0 takes one that is free.\n"
     )
     assert "--route-prefix none" in reload.trouble_of(ServeError("x\n  next: serve.run(…, route_prefix=None)")).next
+
+
+def test_a_prefix_that_is_taken_is_said_in_words_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise DeployFailedError(
+            "the route_prefix '/' is that of 'a'.\n  next: serve.run(…, route_prefix=…) with another."
+        )
+
+    monkeypatch.setattr(reload.api, "run", run)
+    plan = reload.Plan("served:app", ".", {}, "default", "/")
+    with pytest.raises(Trouble) as caught:
+        plan.deploy(plan.application())
+    assert caught.value.report() == "skate: the route_prefix '/' is that of 'a'\n  next: --route-prefix with another.\n"
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------

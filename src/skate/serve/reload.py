@@ -203,8 +203,9 @@ class Plan:
         try:
             api.run(application, name=self.name, route_prefix=self.route_prefix)
         except DeployFailedError as error:
-            then = "the error is that of the constructor: correct it." if "Traceback" in str(error) else ""
-            raise Trouble(str(error), then) from None
+            if "Traceback" not in str(error):
+                raise trouble_of(error) from None
+            raise Trouble(str(error), "the error is that of the constructor: correct it.") from None
         except (ServeError, TypeError, ValueError, ImportError) as error:
             raise trouble_of(error) from error
 
