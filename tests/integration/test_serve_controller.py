@@ -18,7 +18,7 @@ import pytest
 import skate
 from serve_load import Load
 from skate import serve
-from skate.serve import client
+from skate.serve import client, directory, publishing
 from skate.serve.deployments import pack
 from skate.serve.records import CONTROLLER, NAMESPACE
 from waiting import wait_for
@@ -260,6 +260,17 @@ def test_a_shutdown_whose_caller_dies_leaves_no_controller_that_is_over() -> Non
     run(Brain.bind())
     assert controller() != first
     assert len(pids(handle)) == 2
+
+
+def test_what_a_controller_says_is_later_than_what_the_one_before_said_though_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(Brain.options(num_replicas=0).bind())
+    latest = directory.highest_number()
+    assert latest > 0
+    monkeypatch.setattr(publishing, "time", SimpleNamespace(time=lambda: 0.0))
+    publishing.Publisher().routes([])
+    assert directory.highest_number() > latest
 
 
 def test_what_cannot_be_kept_is_the_error_of_its_caller_and_of_no_other_application() -> None:

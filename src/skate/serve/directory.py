@@ -16,7 +16,7 @@ import skate
 from skate.exceptions import SkateError
 from skate.serve.records import NAMESPACE, Routes, Table
 
-__all__ = ["Directory", "directory", "publish_routes", "publish_table", "refresh", "table_keys"]
+__all__ = ["Directory", "directory", "highest_number", "publish_routes", "publish_table", "refresh", "table_keys"]
 
 logger = logging.getLogger("skate.serve")
 
@@ -71,6 +71,12 @@ def read_routes() -> Routes:
     """The routes as they lie in the store."""
     data = skate.kv.get(ROUTES, namespace=NAMESPACE)
     return Routes(0, []) if data is None else _routes.decode(data)
+
+
+def highest_number() -> int:
+    """The number of the latest table, or of the routes if they are later, that lie in the store; 0 without any."""
+    tables = [read_table(key) for key in table_keys()]
+    return max(read_routes().number, *(each.number for each in tables if each is not None), 0)
 
 
 def _deleted(key: str) -> Table:

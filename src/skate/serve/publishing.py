@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 
 from skate.serve.application import App
-from skate.serve.directory import publish_routes, publish_table, table_keys
+from skate.serve.directory import highest_number, publish_routes, publish_table, table_keys
 from skate.serve.reconcile import Deployment
 from skate.serve.records import Member, Route, Routes, Table, key_of
 
@@ -17,7 +17,8 @@ class Publisher:
     """Numbers what it publishes: a process that hears two tables in the wrong order keeps the later one."""
 
     def __init__(self) -> None:
-        self._numbers = int(time.time() * 1000)  # higher than those of the controller before
+        #: Higher than all numbers of the controller before, also if the clock was set back meanwhile.
+        self._numbers = max(int(time.time() * 1000), highest_number())
         self._routes: list[Route] | None = None
 
     def table(self, deployment: Deployment, *, deleted: bool = False) -> None:
