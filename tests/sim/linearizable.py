@@ -19,7 +19,7 @@ class Operation:
     arguments: tuple[object, ...]
     invoked_at: float
     returned_at: float = inf
-    #: The value that was read, or whether a conditional operation was done.
+    #: The value that was read, or whether there was a row to delete, or whether a conditional operation was done.
     result: object = None
 
 
@@ -32,7 +32,8 @@ def step(operation: Operation, value: Value) -> tuple[bool, Value]:
         case "put":
             return True, str(operation.arguments[0])
         case "delete":
-            return True, None
+            done = value is not None
+            after = None
         case "cas":
             done = value == operation.arguments[0]
             after = str(operation.arguments[1]) if done else value

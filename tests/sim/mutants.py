@@ -229,7 +229,7 @@ def _levelled_by_the_tail(recover: Any) -> Any:
     """A take-over goes on from the batch that the tail has, and does not look at what others have."""
 
     def mutated(self: Chain) -> None:
-        seq = self.links[self._tail()].sealed.seq
+        seq = self.links[self.tail].sealed.seq
         for link in self.links.values():
             link.sent = link.confirmed = seq
         self._recovered(seq, ())

@@ -32,14 +32,14 @@ def decode(batch: bytes) -> tuple[tuple[object, ...], ...]:
 
 
 def run(rows: dict[str, str], batch: bytes) -> Results:
-    """The operations of a batch, in order. Only the conditional ones have a result."""
+    """The operations of a batch, in order. All but put have a result."""
     results = []
     for op in decode(batch):
         kind, key = op[0], str(op[1])
         if kind == "put":
             rows[key] = str(op[2])
         elif kind == "delete":
-            rows.pop(key, None)
+            results.append(int(rows.pop(key, None) is not None))
         elif kind == "cas":
             done = rows.get(key) == op[2]
             if done:

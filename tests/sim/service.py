@@ -259,9 +259,11 @@ class Service:
             kind, key = op[0], str(op[1])
             if kind == "put":
                 self.rows[key] = str(op[2])
+            elif not done.pop(0):
+                continue
             elif kind == "delete":
-                self.rows.pop(key, None)
-            elif done.pop(0):
+                self.rows.pop(key)
+            else:
                 self.rows[key] = str(op[3]) if kind == "cas" else self.rows.get(key, "") + str(op[3])
         self.under_way.pop(seq)(results)
 
@@ -275,7 +277,7 @@ class Service:
                 op.returned_at = self.world.clock.now
                 if op.kind == "read":
                     op.result = self.rows.get(op.key)
-                elif op.kind in ("cas", "append"):
+                elif op.kind != "put":
                     op.result = done.pop(0)
 
         if not writes and self.lease.holds(self.host.now):

@@ -248,7 +248,7 @@ def test_the_rule_itself(module: str, imported: str, allowed: bool) -> None:
 def test_importing_skate_loads_nothing_that_is_optional() -> None:
     """What is slow to import is imported when it is needed: the time to a first result is a promise."""
     optional = {"IPython", "asyncio", "cryptography", "matplotlib", "numpy", "pandas", "pyarrow", "rich", "torch"}
-    optional |= {"gymnasium", "safetensors", "sqlite3"}
+    optional |= {"gymnasium", "hiredis", "redis", "safetensors", "sqlite3"}
     code = "import sys, skate; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert not optional & set(loaded.split())

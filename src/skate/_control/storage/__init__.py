@@ -7,6 +7,8 @@ memory       an engine that forgets with its process
 sqlite       an engine on this machine's disk: one thread, grouped commits
 sqlite_file    … its file: schema, checksums, migration, size
 directory      … its directory: one service at a time
+redis/       an engine on Redis and Valkey servers: chains, one a shard; see there
+address        … the address of such a store
 slots        which of several shards has a key
 sharded      several storages as one
 """

@@ -8,11 +8,26 @@
     ├── StorageClosed               the storage was closed before the batch was written
     │
     │   the storage cannot be opened
+    ├── StorageAddressError         its address cannot be read; also a ValueError
     ├── StorageLocked               another process has it
     ├── StorageMissing              there should be a store, and there is none
+    │   └── AuthorityMissing        … there is one, and the record of who has which part of it is lost
     ├── StorageOfOtherCluster       it holds the data of another cluster
     ├── StorageOfOtherProgram       it is a database, and none of ours
     ├── StorageNewer                a later version of Skate wrote it
+    ├── ServerRefused               a Redis server cannot keep a part of it; `server` names it
+    │   ├── ServerEvicts            … it may drop rows when its memory is full
+    │   ├── ServerRedirects         … it runs in cluster mode, or is a Sentinel
+    │   ├── ServerIsReplica         … it copies another server
+    │   ├── ServerNamedTwice        … it is there under another name
+    │   ├── ServerNotEmpty          … it holds data that are not Skate's
+    │   ├── ServerKeepsOut          … it does not take the user and the password
+    │   ├── ServerLacksRights       … its user may not run what is needed
+    │   └── ServerTooOld            … its version is not known to do what is needed
+    │
+    │   another service, or nothing, is there now; final
+    ├── StorageFenced               another service has taken over
+    ├── StorageLost                 every server of a shard has lost its data
     │
     │   what was written cannot be read
     ├── StorageCorrupt              bytes have changed on disk; final
@@ -22,7 +37,8 @@
     └── StorageUnavailable
         ├── StorageFull             no room on the disk
         ├── StorageReadOnly         the directory or the file may not be written
-        └── StorageGone             the file was removed or replaced while it was in use
+        ├── StorageGone             the file was removed or replaced while it was in use
+        └── StorageUnreachable      too few Redis servers answer
 
 The text of an error says what happened, why, and what to do next; these are its three arguments, so that every error
 survives pickling. Facts beside them are attributes.
@@ -115,3 +131,61 @@ class StorageReadOnly(StorageUnavailable):
 
 class StorageGone(StorageUnavailable):
     """The file was removed or replaced while it was in use."""
+
+
+class StorageUnreachable(StorageUnavailable):
+    """Too few Redis servers answer, or they cannot write."""
+
+
+class StorageAddressError(StorageError, ValueError):
+    """The address of a store is not one."""
+
+
+class AuthorityMissing(StorageMissing):
+    """The servers hold a store, and the record that says which of them have all of it is not there."""
+
+
+class StorageFenced(StorageError):
+    """Another control service has taken the store over. This one must not go on."""
+
+
+class StorageLost(StorageError):
+    """Every server of a shard has lost its data. Going on would be to begin a new cluster in the place of this one."""
+
+
+class ServerRefused(StorageError):
+    """A Redis server cannot keep a part of the store as it is set up. `server` names it."""
+
+    server: str = ""
+
+
+class ServerEvicts(ServerRefused):
+    """The server drops keys when its memory is full."""
+
+
+class ServerRedirects(ServerRefused):
+    """The server is part of a Redis Cluster, or a Sentinel."""
+
+
+class ServerIsReplica(ServerRefused):
+    """The server copies another one and takes no writes."""
+
+
+class ServerNamedTwice(ServerRefused):
+    """Two of the names that were given are one server."""
+
+
+class ServerNotEmpty(ServerRefused):
+    """The server holds data that Skate did not write."""
+
+
+class ServerKeepsOut(ServerRefused):
+    """The server does not accept the user and the password."""
+
+
+class ServerLacksRights(ServerRefused):
+    """The user may not run a command that is needed, or the server does not offer it."""
+
+
+class ServerTooOld(ServerRefused):
+    """The version of the server is below the lowest one that is supported."""

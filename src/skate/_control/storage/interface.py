@@ -16,7 +16,8 @@ Waiting:    no method but `flush`, `close` and the readers waits for a disk or a
             yet is kept (its bounds are in `admission.py`), and tried again; `trouble` says why.
 Failing:    an error that `completed` reports is final: the storage has ended, this batch and all later ones carry the
             error, and each of them may be stored or not.
-Threads:    one thread calls a storage. Engines have threads of their own.
+Threads:    one thread calls a storage. An engine has threads of its own, or it does its work in `completed`: then its
+            descriptor is readable whenever there is some.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Storage(Protocol):
         """Why nothing can be written at present; None while writing works. A change makes `fileno` readable."""
 
     def fileno(self) -> int:
-        """A descriptor that can be read when `completed` has something to report, or `trouble` has changed."""
+        """A descriptor that can be read when `completed` has something to report or to do, or `trouble` has changed."""
 
     def write(self, batch: Sequence[Operation], *, lazy: bool = False) -> int:
         """Take a batch and return its number.

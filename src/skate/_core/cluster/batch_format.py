@@ -5,7 +5,8 @@
     4       n     the field
     …             and so on: each operation is kind, table, key, and what the kind needs
 
-    put  value      delete      cas  expected, value      absent  value      append  length in decimal digits, value
+    put  value      delete      cas  expected, value      drop  expected      absent  value      missing
+    append  length in decimal digits, value
 
 Fields of bytes and nothing else, so that a value of any bytes passes through Lua as it is.
 """
@@ -16,7 +17,7 @@ import struct
 from collections.abc import Iterable
 
 #: How many fields follow kind, table and key.
-FIELDS = {b"put": 1, b"delete": 0, b"cas": 2, b"absent": 1, b"append": 2}
+FIELDS = {b"put": 1, b"delete": 0, b"cas": 2, b"drop": 1, b"absent": 1, b"missing": 0, b"append": 2}
 Operation = tuple[bytes, ...]
 
 

@@ -225,6 +225,11 @@ class Chain:
         return tuple(self.links)
 
     @property
+    def tail(self) -> MemberID:
+        """The member that rows are read from: what it has, all others have."""
+        return next(reversed(self.links))
+
+    @property
     def is_full(self) -> bool:
         return self.last - self.acked >= BATCHES_MAX
 
@@ -306,13 +311,10 @@ class Chain:
                 self._out.append(Acknowledge(self.acked, results))
         if not self.is_open and self.acked == self.last and self._load_epoch != self.epoch:
             self._load_epoch = self.epoch
-            self._request(self._tail(), Load(self._tail(), self.epoch))
+            self._request(self.tail, Load(self.tail, self.epoch))
 
     def _everywhere(self) -> int:
         return min(link.confirmed for link in self.links.values())
-
-    def _tail(self) -> MemberID:
-        return next(reversed(self.links))
 
     # -- members that fail ---------------------------------------------------------------------------------------------
 

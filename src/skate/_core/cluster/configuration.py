@@ -41,21 +41,23 @@ class Configuration(msgspec.Struct, frozen=True):
     shards: tuple[ShardChain, ...]
     #: The voters and the admission token of each; empty if the authority is a file.
     voters: tuple[tuple[VoterID, str], ...] = ()
+    #: The shard of each slot, one byte a slot. Empty: all are those of the first shard.
+    slots: bytes = b""
 
     def taken_over(self, leader: LeaderID, address: str) -> Configuration:
         epoch = self.epoch + 1
         shards = tuple(ShardChain(epoch, shard.members) for shard in self.shards)
-        return Configuration(self.cluster, epoch, leader, address, shards, self.voters)
+        return msgspec.structs.replace(self, epoch=epoch, leader=leader, address=address, shards=shards)
 
     def with_members(self, shard: int, members: tuple[MemberID, ...]) -> Configuration:
         epoch = self.epoch + 1
         shards = (*self.shards[:shard], ShardChain(epoch, members), *self.shards[shard + 1 :])
-        return Configuration(self.cluster, epoch, self.leader, self.address, shards, self.voters)
+        return msgspec.structs.replace(self, epoch=epoch, shards=shards)
 
     def with_voter(self, voter: VoterID, token: str) -> Configuration:
         """The voter lost its memory and is admitted again, under another token."""
         voters = tuple((name, token if name == voter else old) for name, old in self.voters)
-        return Configuration(self.cluster, self.epoch + 1, self.leader, self.address, self.shards, voters)
+        return msgspec.structs.replace(self, epoch=self.epoch + 1, voters=voters)
 
 
 class Changed(msgspec.Struct, frozen=True):

@@ -4,10 +4,12 @@
 --       log    hash: seq -> results:batch, the batches behind `trim`
 -- ARGV  cluster, epoch, seq, acked, batch, prefix of the hashes that hold rows
 --       batch: fields, each its length in four bytes and then its bytes; an operation is kind, table, key, and
---         put     value            delete
---         cas     expected, value  absent  value   (only if there is none)
+--         put     value
+--         delete                   (result: was there one?)
+--         cas     expected, value  (only if it is as expected)    drop    expected  (the same, and deletes)
+--         absent  value            (only if there is none)        missing           (is there none? changes nothing)
 --         append  length, value    (only if the value has this length)
--- Reply [verdict, epoch, seq, trim, results], results: 1 or 0 for each conditional operation, in order
+-- Reply [verdict, epoch, seq, trim, results], results: 1 or 0 for each operation but put, in order
 --
 -- Not msgpack: Redis' own reader (6.2) does not know the type of bytes. All of the batch is read before the first write,
 -- because what a script has written stays if it fails later.
@@ -28,7 +30,7 @@ end
 if wanted > seq + 1 then return {'GAP', epoch, seq, 0, {}} end
 
 local batch, at, ops = ARGV[5], 1, {}
-local more = {put = 1, delete = 0, cas = 2, absent = 1, append = 2}
+local more = {put = 1, delete = 0, cas = 2, drop = 1, absent = 1, missing = 0, append = 2}
 local function field()
   local bytes
   bytes, at = struct.unpack('>I4c0', batch, at)
@@ -48,18 +50,22 @@ for _, op in ipairs(ops) do
   if kind == 'put' then
     redis.call('HSET', rows, key, new)
   elseif kind == 'delete' then
-    redis.call('HDEL', rows, key)
+    results[#results + 1] = redis.call('HDEL', rows, key)
   else
     local now, done = redis.call('HGET', rows, key), false
-    if kind == 'cas' then
+    if kind == 'cas' or kind == 'drop' then
       done = now == op[4]
-    elseif kind == 'absent' then
-      done = not now
-    else
+    elseif kind == 'append' then
       done = #(now or '') == tonumber(op[4])
       new = (now or '') .. new
+    else
+      done = not now
     end
-    if done then redis.call('HSET', rows, key, new) end
+    if done and kind == 'drop' then
+      redis.call('HDEL', rows, key)
+    elseif done and kind ~= 'missing' then
+      redis.call('HSET', rows, key, new)
+    end
     results[#results + 1] = done and 1 or 0
   end
 end

@@ -1,0 +1,380 @@
+"""A store on Redis servers: opened, taken over from the service before, and its shards as one storage.
+
+    FileAuthority ── who has which part ──▶ take over ──▶ a RedisShard each ──▶ seal, level, read who we are ──▶ open
+
+Owns:      the order in which a store is begun, opened and adopted.
+Invariant: a server gets its first data only after the authority has noted which servers these are; and a store whose
+           authority is lost is never begun again over its data.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from skate._control.storage.address import RedisAddress, Server
+from skate._control.storage.admission import Admission
+from skate._control.storage.errors import (
+    AuthorityMissing,
+    StorageError,
+    StorageMissing,
+    StorageOfOtherCluster,
+    StorageUnreachable,
+)
+from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Storage, Trouble
+from skate._control.storage.redis.file_authority import FileAuthority
+from skate._control.storage.redis.handshake import Dialled, Facts, check_distinct, dial, replica
+from skate._control.storage.redis.joiners import not_empty, of_other_cluster
+from skate._control.storage.redis.members import Note
+from skate._control.storage.redis.requests import Requests, as_reply
+from skate._control.storage.redis.shard import RedisShard
+from skate._control.storage.redis.status import StoreStatus
+from skate._control.storage.sharded import ShardedStorage
+from skate._control.storage.slots import Layout
+from skate._core.cluster.chain import SILENCE_S
+from skate._core.cluster.chain_messages import Verdict
+from skate._core.cluster.configuration import (
+    AdoptionRefused,
+    Configuration,
+    LeaderID,
+    MemberID,
+    Refused,
+    ShardChain,
+    Stamp,
+    adopt,
+)
+
+#: How long an opening may take.
+OPEN_S = 30.0
+#: Epochs left free when a store is adopted: the lost authority may have given some that no server was sealed with.
+ADOPTION_GAP = 1000
+
+
+class RedisStorage:
+    """Storage over the shards of an address. See `interface.py`; `status` is on top of it."""
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        directory: str | os.PathLike[str],
+        cluster_id: str = "",
+        *,
+        must_exist: bool = False,
+        adopt: bool = False,
+        members_min: int = 1,
+        silence_s: float = SILENCE_S,
+        lazy_s: float = LAZY_S,
+        open_s: float = OPEN_S,
+        admission: Admission | None = None,
+    ) -> None:
+        """Open the store, or begin it on servers that are empty.
+
+        directory:   where the authority has its file.
+        cluster_id:  the cluster that it has to belong to. "": the one that is there; a new store makes one up.
+        must_exist:  refuse to begin a store.
+        adopt:       go on with a store whose authority is lost; all servers of its newest chains have to answer.
+        members_min: chains wait rather than go on with fewer members.
+        silence_s:   a member that owes an answer for so long is removed.
+        """
+        deadline = time.monotonic() + open_s
+        self._leader = LeaderID(secrets.token_hex(8))
+        self._shards: list[RedisShard] = []
+        self._authority = FileAuthority(os.fspath(directory))
+        try:
+            configuration = self._take_over(address, cluster_id, must_exist, adopt, silence_s)
+            layout = Layout(configuration.slots)
+            count = len(configuration.shards)
+            for number in range(count):
+                self._shards.append(
+                    RedisShard(
+                        configuration,
+                        number,
+                        address.shards[number],
+                        self._authority,
+                        members_min=members_min,
+                        silence_s=silence_s,
+                        lazy_s=lazy_s,
+                        admission=admission if count == 1 else None,
+                    )
+                )
+            self._wait_open(deadline)
+            for shard in self._shards:
+                shard.identify(configuration.cluster, deadline)
+            self._storage: Storage = (
+                self._shards[0] if count == 1 else ShardedStorage(self._shards, layout, admission=admission)
+            )
+        except BaseException:
+            for shard in self._shards:
+                shard.close()
+            self._authority.close()
+            raise
+        self.meta: Meta = self._storage.meta
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _take_over(
+        self, address: RedisAddress, cluster_id: str, must_exist: bool, adopts: bool, timeout_s: float
+    ) -> Configuration:
+        found = _look_at(address.servers, timeout_s)
+        facts = {name: each for name, each in found.items() if isinstance(each, Facts)}
+        check_distinct(list(facts.values()))
+        present = self._authority.present
+        if present is None and any(each.cluster for each in facts.values()):
+            if not adopts:
+                raise self._authority_missing(facts)
+            present = _adopted(address, found)
+            self._authority.begin(present)
+        if present is None:
+            if must_exist:
+                raise StorageMissing(
+                    f"There is no store on {', '.join(found)}.",
+                    "This service goes on with a cluster that exists, and these servers are empty.",
+                    "name the servers of that cluster, or begin a new one.",
+                )
+            present = _first(address, cluster_id)
+            _check_empty(found)
+            self._authority.begin(present)
+        if cluster_id and present.cluster != cluster_id:
+            raise _other_cluster(self._authority.name, present.cluster, cluster_id)
+        if len(present.shards) != len(address.shards):
+            raise StorageError(
+                f"The store has {len(present.shards)} shards, and its address names {len(address.shards)}.",
+                "The rows of a shard that is not named could not be found.",
+                "write the address that the store was begun with.",
+            )
+        for each in facts.values():
+            if each.cluster and each.cluster != present.cluster:
+                raise of_other_cluster(each, present.cluster)
+        if present.epoch == 0:
+            self._found(present, address, found, timeout_s)
+        answer = self._authority.change(present, present.taken_over(self._leader, ""))
+        assert not isinstance(answer, Refused), "the directory is locked"
+        return answer.configuration
+
+    def _authority_missing(self, facts: dict[MemberID, Facts]) -> AuthorityMissing:
+        holders = ", ".join(name for name, each in facts.items() if each.cluster)
+        return AuthorityMissing(
+            f"There is no {self._authority.path}, and there is a store: on {holders}.",
+            "That file says which servers have all of the store. Without it a server that was left behind could not be "
+            "told from the others.",
+            "name the directory that the store was begun with. If it is lost, adopt the store (--adopt-store): all "
+            "servers of its newest chains have to answer for that.",
+        )
+
+    def _found(
+        self,
+        first: Configuration,
+        address: RedisAddress,
+        found: dict[MemberID, Facts | StorageError],
+        timeout_s: float,
+    ) -> None:
+        """Write the cluster's name to servers that are empty. Repeated if an earlier attempt was interrupted."""
+        for name, each in found.items():
+            if isinstance(each, StorageError):
+                raise each
+            if not each.cluster:
+                _check_empty({name: each})
+        requests = Requests(first.cluster)
+        for number, servers in enumerate(address.shards):
+            members = first.shards[number].members
+            note = Note(number, members, first.slots.hex()).encode()
+            for server in servers:
+                reply = as_reply(_call(server, requests.found(0, note), timeout_s))
+                if reply.verdict is not Verdict.OK:
+                    raise StorageError(
+                        f"The store cannot be begun on {server.name}.",
+                        f"It was empty a moment ago, and now answers {reply.verdict.value}.",
+                        "see to it that one service at a time begins a store on these servers.",
+                    )
+
+    def _wait_open(self, deadline: float) -> None:
+        poll = select.poll()
+        for shard in self._shards:
+            poll.register(shard.fileno(), select.POLLIN)
+        while not all(shard.is_open for shard in self._shards):
+            for shard in self._shards:
+                if shard.error is not None:
+                    raise shard.error
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                shard = next(shard for shard in self._shards if not shard.is_open)
+                raise StorageUnreachable(
+                    f"Shard {shard.shard} of the store cannot be opened.",
+                    f"Too few of its servers are there: {shard.why_not_open()}.",
+                    "start these servers, and look whether they can be reached from here.",
+                )
+            poll.poll(left_s * 1000)
+            for shard in self._shards:
+                shard.step()
+
+    # -- the contract -------------------------------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return self._storage.trouble
+
+    def fileno(self) -> int:
+        return self._storage.fileno()
+
+    def write(self, batch: Sequence[Operation], *, lazy: bool = False) -> int:
+        return self._storage.write(batch, lazy=lazy)
+
+    def completed(self) -> list[Done]:
+        return self._storage.completed()
+
+    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return self._storage.scan(table, prefix)
+
+    def tables(self) -> list[str]:
+        return self._storage.tables()
+
+    def flush(self, timeout_s: float) -> bool:
+        return self._storage.flush(timeout_s)
+
+    def close(self) -> None:
+        self._storage.close()
+        self._authority.close()
+
+    # -- what is shown ------------------------------------------------------------------------------------------------
+
+    def status(self) -> StoreStatus:
+        """As far as this service knows: no server is asked for it."""
+        present = self._authority.read()
+        layout = Layout(present.slots)
+        return StoreStatus(
+            engine="redis",
+            cluster=present.cluster,
+            incarnation=self.meta.incarnation,
+            epoch=present.epoch,
+            leader=present.leader,
+            authority=self._authority.name,
+            slots=[len(layout.slots_of(number)) for number in range(layout.count)],
+            shards=[shard.status() for shard in self._shards],
+        )
+
+
+def _first(address: RedisAddress, cluster_id: str) -> Configuration:
+    shards = tuple(ShardChain(0, tuple(server.name for server in servers)) for servers in address.shards)
+    slots = Layout.of(len(shards)).shards
+    return Configuration(cluster_id or secrets.token_hex(8), 0, LeaderID(""), "", shards, (), slots)
+
+
+def _check_empty(found: dict[MemberID, Facts | StorageError]) -> None:
+    """A store begins on servers that all answer, that are empty, and that copy no other."""
+    for each in found.values():
+        if isinstance(each, StorageError):
+            raise each
+        if each.role != "master":
+            raise replica(each)
+        if each.keys:
+            raise not_empty(each)
+
+
+def _look_at(servers: Sequence[Server], timeout_s: float) -> dict[MemberID, Facts | StorageError]:
+    """What each server says of itself; at the same time, because one may be silent. Raises what is refused."""
+    found: dict[MemberID, Facts | StorageError] = {}
+    broken: list[Exception] = []
+
+    def look(server: Server) -> None:
+        try:
+            dialled = dial(server, timeout_s, check_rights=True)
+        except StorageError as error:
+            found[server.name] = error
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+            broken.append(error)
+        else:
+            dialled.close()
+            found[server.name] = dialled.facts
+
+    threads = [threading.Thread(target=look, args=(server,), name="skate-storage-look") for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if broken:
+        raise broken[0]
+    ordered = {server.name: found[server.name] for server in servers}
+    for each in ordered.values():
+        if isinstance(each, StorageError) and not isinstance(each, StorageUnreachable):
+            raise each
+    return ordered
+
+
+def _call(server: Server, request: bytes, timeout_s: float) -> Any:
+    """One request, on a connection of its own."""
+    import hiredis
+
+    dialled: Dialled = dial(server, timeout_s)
+    try:
+        dialled.sock.settimeout(timeout_s)
+        dialled.sock.sendall(request)
+        reader = hiredis.Reader(notEnoughData=dialled)
+        while (answer := reader.gets()) is dialled:
+            data = dialled.sock.recv(65536)
+            if not data:
+                raise StorageUnreachable(f"The server {server.name} ended the connection.")
+            reader.feed(data)
+        return answer
+    except OSError as error:
+        raise StorageUnreachable(f"The server {server.name} does not answer.", f"{error}.") from error
+    finally:
+        dialled.close()
+
+
+# -- adoption ---------------------------------------------------------------------------------------------------------
+
+
+def _adopted(address: RedisAddress, found: dict[MemberID, Facts | StorageError]) -> Configuration:
+    """The configuration to go on with, from the notes that seals have left on the servers."""
+    shards: list[ShardChain] = []
+    epoch = 0
+    cluster = slots = ""
+    for number, servers in enumerate(address.shards):
+        stamps: dict[MemberID, Stamp | None] = {}
+        for server in servers:
+            each = found[server.name]
+            stamps[server.name] = None
+            if isinstance(each, Facts) and each.stamp:
+                sealed, _, text = each.stamp.partition(" ")
+                note = msgspec.json.decode(text, type=Note)
+                if note.shard != number:
+                    raise StorageError(
+                        f"The server {server.name} has shard {note.shard} of the store, and the address names it in "
+                        f"shard {number}.",
+                        "Each shard has rows of its own.",
+                        "write the shards in the order in which the store was begun.",
+                    )
+                stamps[server.name] = Stamp(each.cluster, int(sealed), note.members)
+                slots = note.slots
+        try:
+            newest = adopt(stamps)
+        except AdoptionRefused as error:
+            silent = [f"{name}: {each}" for name, each in found.items() if isinstance(each, StorageError)]
+            raise AuthorityMissing(
+                f"Shard {number} of the store cannot be adopted.",
+                f"As it is, {error}" + (f" ({'; '.join(silent)})" if silent else ""),
+                "start all servers of the newest chain, and name them in the address.",
+            ) from error
+        if cluster and newest.cluster != cluster:
+            raise _other_cluster(f"shard {number}", newest.cluster, cluster)
+        cluster = newest.cluster
+        epoch = max(epoch, newest.epoch)
+        shards.append(ShardChain(newest.epoch, newest.members))
+    return Configuration(cluster, epoch + ADOPTION_GAP, LeaderID(""), "", tuple(shards), (), bytes.fromhex(slots))
+
+
+def _other_cluster(what: str, found: str, wanted: str) -> StorageOfOtherCluster:
+    error = StorageOfOtherCluster(
+        f"The store of {what} belongs to another cluster.",
+        f"It is that of cluster {found}, and this is cluster {wanted}.",
+        "name the store of this cluster, or empty servers and another directory for a new cluster.",
+    )
+    error.found, error.wanted = found, wanted
+    return error
