@@ -1,5 +1,6 @@
 """Where the control service keeps what must outlive it: rows of (table, key), written in numbered batches.
 
+opening      from what the user typed to an engine
 interface    what every engine does: operations, batches, results; read this first
 errors       what can go wrong, and what to do about it
 admission    the limits: how large a batch is, how many may wait

@@ -91,7 +91,7 @@ def dial(server: Server, timeout_s: float, *, check_rights: bool = False) -> Dia
         connection.connect()
         facts = _ask(connection, server)
         _check(facts)
-        if check_rights:
+        if check_rights and facts.role == "master":
             _check_rights(connection, server)
         _load_scripts(connection, server)
     except redis.AuthenticationError as error:
@@ -269,7 +269,10 @@ _NEEDED: tuple[tuple[str | bytes | int, ...], ...] = (
 
 
 def _check_rights(connection: Connection, server: Server) -> None:
-    """A server checks the rights of a command when it is queued in a transaction. The transaction is discarded."""
+    """A server checks the rights of a command when it is queued in a transaction. The transaction is discarded.
+
+    Not asked of a replica, which refuses writes whoever asks.
+    """
     refused: list[str] = []
     why = ""
     _call(connection, "MULTI")

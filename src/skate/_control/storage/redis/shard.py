@@ -45,6 +45,9 @@ log = logging.getLogger("skate")
 
 #: Entries under way at once. With more of them fewer batches become one entry; with fewer the servers idle.
 ENTRIES_MAX = 4
+#: The chain's own bound. It also says how far behind a server may be when batches are held for it to join: with 32 it
+#: is rarely that near while writes come without a pause, and 256 take it some milliseconds.
+WINDOW = 256
 #: How long `close` tries to write what is there.
 CLOSE_S = 5.0
 #: The pause after an authority that could not be asked: the first, and the longest.
@@ -87,7 +90,14 @@ class RedisShard:
         self._admission = admission or Admission()
         self._poller = Poller()
         self._requests = Requests(configuration.cluster)
-        self._chain = Chain(configuration, shard, now=time.monotonic(), members_min=members_min, silence_s=silence_s)
+        self._chain = Chain(
+            configuration,
+            shard,
+            now=time.monotonic(),
+            members_min=members_min,
+            window=WINDOW,
+            silence_s=silence_s,
+        )
         self._members = Members(
             self._poller, self._requests, {s.name: s for s in servers}, self._handle, self._note, silence_s
         )
