@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skate._control.storage.address import RedisAddress, Server, parse
-from skate._control.storage.errors import StorageAddressError
+from skate._control.storage.errors import StorageAddressError, StorageError
 from skate._control.storage.memory import MemoryStorage
 from skate._control.storage.opening import VARIABLE, address_of, open_storage
 from skate._control.storage.sqlite import SqliteStorage
@@ -122,3 +122,5 @@ def test_each_engine_is_opened_by_what_names_it(tmp_path: Path) -> None:
         storage.close()
     with pytest.raises(StorageAddressError, match="no engine"):
         open_storage("mysql://h1", directory=tmp_path, environ={})
+    with pytest.raises(StorageError, match="A standby needs a store on Redis servers"):
+        open_storage("", directory=tmp_path, has_standby=True, environ={})

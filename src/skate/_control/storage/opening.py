@@ -14,13 +14,18 @@ An engine is imported when it is opened: SQLite and the client of Redis cost tim
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from skate._control.storage.address import is_redis, parse
 from skate._control.storage.errors import StorageAddressError, StorageError
 from skate._control.storage.interface import Storage
+
+if TYPE_CHECKING:
+    from skate._control.storage.redis.leadership import Standby
 
 log = logging.getLogger("skate")
 
@@ -65,6 +70,10 @@ def open_storage(
     must_exist: bool = False,
     adopt: bool = False,
     members_min: int = 1,
+    has_standby: bool = False,
+    witnesses: str = "",
+    standby: Standby | None = None,
+    reachable_at: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Storage:
     """Open or begin the store that `store` names. Raises StorageError.
@@ -75,21 +84,36 @@ def open_storage(
     must_exist:  refuse to begin a store.
     adopt:       go on with a store on Redis servers although `directory` was lost.
     members_min: a chain of Redis servers waits rather than go on with fewer.
+    has_standby: other services may take over a store on Redis servers: the servers decide who leads, three at least.
+    witnesses:   addresses of servers that only vote, as redis://w1,w2.
+    standby:     what has waited for the leader before this service (`stand_by`).
+    reachable_at: where others find this service, for those that look who leads.
     """
     address = address_of(store, environ)
     if is_redis(address):
         servers = parse(address)
-        try:
-            from skate._control.storage.redis.store import RedisStorage
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] not in ("redis", "hiredis"):
-                raise
-            raise StorageError(
-                "A store on Redis servers cannot be opened.",
-                f"The package {error.name} is not installed where the control service runs.",
-                "pip install 'skate[redis]'",
-            ) from error
-        return RedisStorage(servers, directory, cluster_id, must_exist=must_exist, adopt=adopt, members_min=members_min)
+        voters = parse(witnesses).servers if witnesses else ()
+        _check_client()
+        from skate._control.storage.redis.store import RedisStorage
+
+        return RedisStorage(
+            servers,
+            directory,
+            cluster_id,
+            must_exist=must_exist,
+            adopt=adopt,
+            members_min=members_min,
+            has_standby=has_standby,
+            witnesses=voters,
+            standby=standby,
+            reachable_at=reachable_at,
+        )
+    if has_standby:
+        raise StorageError(
+            "A standby needs a store on Redis servers.",
+            "It could not reach what is on the disk or in the memory of the machine that is gone.",
+            "name servers (--store redis://h1,h2,h3), or leave out --standby.",
+        )
     if "://" in address:
         raise StorageAddressError(
             "The address of the store cannot be read.",
@@ -103,3 +127,24 @@ def open_storage(
     from skate._control.storage.sqlite import SqliteStorage
 
     return SqliteStorage(os.path.expanduser(address) or directory, cluster_id, must_exist=must_exist)
+
+
+def stand_by(store: str = "", *, witnesses: str = "", environ: Mapping[str, str] = os.environ) -> Standby:
+    """What waits for the leader of a store on Redis servers to be gone: call `wait`, then `open_storage` with it."""
+    address = address_of(store, environ)
+    servers = parse(address)
+    voters = parse(witnesses).servers if witnesses else ()
+    _check_client()
+    from skate._control.storage.redis.leadership import Standby
+
+    return Standby(servers, voters)
+
+
+def _check_client() -> None:
+    for package in ("redis", "hiredis"):
+        if importlib.util.find_spec(package) is None:
+            raise StorageError(
+                "A store on Redis servers cannot be opened.",
+                f"The package {package} is not installed where the control service runs.",
+                "pip install 'skate[redis]'",
+            )

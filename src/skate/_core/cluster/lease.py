@@ -48,6 +48,7 @@ class SuccessorLease:
     """The side that waits. `renewal` is whatever the leader wrote; only whether it changed is looked at."""
 
     def __init__(self, now: float, lease_s: float = LEASE_S) -> None:
+        self.lease_s = lease_s
         self._wait_s = lease_s * (1 + DRIFT_MAX)
         self._renewal: bytes | None = None
         #: When that renewal was seen first; if there was none yet, since when it is looked for.

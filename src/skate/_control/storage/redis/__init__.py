@@ -9,6 +9,8 @@ members          what the writer wants of the servers, and what they answer
 joiners          servers that come back, or come new
 rows             reading
 file_authority   who leads, and which servers have everything: a file
+majority_authority  … or a majority of voters, so that a standby can take over
+leadership       the lease of a leader, and the standby that waits for its end
 identity         what a shard knows about the store
 handshake        connecting, and the servers that are refused
 wire             one connection

@@ -41,8 +41,7 @@ class FileAuthority:
     def name(self) -> str:
         return f"the file {self.path}"
 
-    @property
-    def present(self) -> Configuration | None:
+    def find(self) -> Configuration | None:
         """None: no store was begun from this directory."""
         return self._present
 
@@ -61,10 +60,11 @@ class FileAuthority:
                 "bring back a copy; or move it away and adopt the store, for which all of its servers have to answer.",
             ) from error
 
-    def begin(self, configuration: Configuration) -> None:
+    def begin(self, first: Configuration, *, adopts: bool = False) -> Configuration:
         """The first record, or the one that takes the place of one that was lost."""
         with self._lock:
-            self._save(configuration)
+            self._save(first)
+        return first
 
     def read(self) -> Configuration:
         assert self._present is not None

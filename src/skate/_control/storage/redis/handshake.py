@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+import hiredis
 import msgspec
 import redis
 from redis.connection import Connection, SSLConnection
@@ -27,9 +28,10 @@ from skate._control.storage.errors import (
     ServerRedirects,
     ServerRefused,
     ServerTooOld,
+    StorageError,
     StorageUnreachable,
 )
-from skate._control.storage.redis.requests import LOADS, META, SHAS
+from skate._control.storage.redis.requests import LOADS, META, SHAS, VOTE
 
 VERSION_MIN = (6, 0)
 
@@ -48,10 +50,11 @@ class Facts(msgspec.Struct, frozen=True):
     maxmemory: int = 0
     maxmemory_policy: str = "noeviction"
     used_memory: int = 0
-    aof: str = ""
+    #: When changes reach its disk: "always" (before it answers), "everysec", "no"; "off" without a log of changes.
+    aof: str = "off"
     #: The server that it copies.
     source: str = ""
-    #: Keys in all of its databases, and whether there are any that Skate did not write.
+    #: Keys in all of its databases, without that of a voter; and whether there are any that Skate did not write.
     keys: int = 0
     is_foreign: bool = False
     #: What `meta` says: cluster, epoch, seq, stamp; empty if the server keeps no part of any store.
@@ -100,7 +103,7 @@ def dial(server: Server, timeout_s: float, *, check_rights: bool = False) -> Dia
     except (redis.RedisError, OSError) as error:
         connection.disconnect()
         raise _explained(server, error) from error
-    except ServerRefused:
+    except StorageError:
         connection.disconnect()
         raise
     sock: socket.socket = connection._sock
@@ -108,6 +111,25 @@ def dial(server: Server, timeout_s: float, *, check_rights: bool = False) -> Dia
     connection.disconnect()
     sock.setblocking(False)
     return Dialled(sock, facts)
+
+
+def ask_once(server: Server, request: bytes, timeout_s: float) -> Any:
+    """One request, on a connection of its own. Raises StorageError."""
+    dialled = dial(server, timeout_s)
+    try:
+        dialled.sock.settimeout(timeout_s)
+        dialled.sock.sendall(request)
+        reader = hiredis.Reader(notEnoughData=dialled)
+        while (answer := reader.gets()) is dialled:
+            data = dialled.sock.recv(1 << 16)
+            if not data:
+                raise OSError("it ended the connection")
+            reader.feed(data)
+    except OSError as error:
+        raise StorageUnreachable(f"The server {server.name} does not answer.", f"{error}.") from error
+    finally:
+        dialled.close()
+    return answer
 
 
 def _call(connection: Connection, *words: str | bytes | int) -> Any:
@@ -133,7 +155,7 @@ def _ask(connection: Connection, server: Server) -> Facts:
         maxmemory=int(info.get("maxmemory", "0")),
         maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
         used_memory=int(info.get("used_memory", "0")),
-        aof="on" if info.get("aof_enabled") == "1" else "off",
+        aof=_fsync(connection) if info.get("aof_enabled") == "1" else "off",
         source=f"{info.get('master_host', '')}:{info.get('master_port', '')}",
         keys=keys,
     )
@@ -143,10 +165,19 @@ def _ask(connection: Connection, server: Server) -> Facts:
         return facts  # it may refuse to be asked for a key
     cluster, epoch, seq, stamp = _call(connection, "HMGET", META, "cluster", "epoch", "seq", "stamp")
     if cluster is None:
-        return msgspec.structs.replace(facts, is_foreign=keys > 0 and _has_other_keys(connection, info))
+        keys -= int(_call(connection, "EXISTS", VOTE))
+        return msgspec.structs.replace(facts, keys=keys, is_foreign=keys > 0 and _has_other_keys(connection, info))
     return msgspec.structs.replace(
         facts, cluster=cluster.decode(), epoch=int(epoch), seq=int(seq), stamp=(stamp or b"").decode()
     )
+
+
+def _fsync(connection: Connection) -> str:
+    try:
+        _, value = _call(connection, "CONFIG", "GET", "appendfsync")
+    except (redis.ResponseError, ValueError):
+        return "unknown"
+    return str(value.decode())
 
 
 def _is_database(name: str) -> bool:

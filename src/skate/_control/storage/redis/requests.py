@@ -20,6 +20,7 @@ from skate._core.cluster.chain_messages import Reply, Verdict
 META = "skate:meta"
 LOG = "skate:log"
 ROWS = "skate:rows:"
+VOTE = "skate:vote"
 
 _SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -41,10 +42,10 @@ def sha(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-_TEXTS = [script(name) for name in ("apply", "seal", "found")]
+_TEXTS = [script(name) for name in ("apply", "seal", "found", "vote")]
 SHAS = [sha(text) for text in _TEXTS]
 LOADS = [packed("SCRIPT", "LOAD", text) for text in _TEXTS]
-_APPLY, _SEAL, _FOUND = SHAS
+_APPLY, _SEAL, _FOUND, VOTE_SHA = SHAS
 
 #: The fields of every answer that tells what a server has.
 _LOOK = packed("HMGET", META, "cluster", "epoch", "seq", "trim")

@@ -59,6 +59,20 @@ CHANGES_MAX = 32
 class Authority(Protocol):
     """Who has the present configuration. Its methods block, and are called in errands."""
 
+    @property
+    def name(self) -> str: ...
+
+    def find(self) -> Configuration | None:
+        """For a service that starts: the present configuration, if there is any. Raises StorageError."""
+
+    def begin(self, first: Configuration, *, adopts: bool = False) -> Configuration:
+        """Note the first configuration, and return it; another one if another service was faster.
+
+        adopts: in the place of whatever is there.
+        """
+
+    def close(self) -> None: ...
+
     def change(self, expected: Configuration, new: Configuration) -> Changed | Refused:
         """Compare and set. Raises StorageUnavailable if it is not certain what came of it."""
 
@@ -112,6 +126,8 @@ class RedisShard:
         self._error: StorageError | None = None
         self._is_closed = False
         self._identity: Identity | None = None
+        #: Entries of the storage's own, and what to do when they are durable.
+        self._own: dict[int, Callable[[], None]] = {}
         #: Events that the writer was not given yet, and whether it is busy with one.
         self._events: deque[m.Event] = deque()
         self._is_handling = False
@@ -119,6 +135,9 @@ class RedisShard:
         self._was_busy = False
         self._lazy_timer_is_set = False
         self._changes: deque[m.ChangeAuthority] = deque()
+        self._is_looking = False
+        #: Why the authority could not be asked when it was looked at last.
+        self.authority_trouble: StorageUnavailable | None = None
         #: The last changes of the chain: seconds since the epoch, and what happened.
         self.history: deque[tuple[float, str]] = deque(maxlen=CHANGES_MAX)
         self._carry_out(self._chain.start(time.monotonic()))
@@ -144,16 +163,28 @@ class RedisShard:
 
     def identify(self, cluster_id: str, deadline: float) -> None:
         """Read who the store is and count this opening, in a row of its own. Durable when it returns."""
-        before = Identity.decode(rows.read(self, META_TABLE, META_KEY).get(META_KEY))
+        before = Identity.decode(self.own_row(META_KEY))
         identity = before.opened_again()
-        self._submit([Batch(0, [Put(META_TABLE, META_KEY, identity.encode())])])
-        self._drive(lambda: not self._entries, deadline)
-        if self._entries:
+        written: list[bool] = []
+        self.write_own(META_KEY, identity.encode(), lambda: written.append(True))
+        self._drive(lambda: bool(written), deadline)
+        if not written:
             raise self._error or StorageUnreachable(f"Shard {self.shard} of the store cannot be written.")
         self._identity = identity
         self.meta = identity.meta(cluster_id)
 
     meta: Meta
+
+    def write_own(self, key: bytes, value: bytes, then: Callable[[], None]) -> None:
+        """A row of the storage's own table."""
+        self._own[self._chain.last + 1] = then
+        self._submit([Batch(0, [Put(META_TABLE, key, value)])])
+
+    def own_row(self, key: bytes) -> bytes | None:
+        return rows.read(self, META_TABLE, key).get(key)
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._poller.after(delay_s, action)
 
     def why_not_open(self) -> str:
         reasons = [
@@ -254,7 +285,9 @@ class RedisShard:
 
     def _acknowledged(self, seq: int, results: m.Results) -> None:
         batches = self._entries.pop(seq)
-        if batches[0].number:  # 0: the row of `identify`
+        if (then := self._own.pop(seq, None)) is not None:
+            then()
+        else:
             self._done += ends(batches, results)
             self._ended = batches[-1].number
 
@@ -262,6 +295,7 @@ class RedisShard:
         """What was not acknowledged has ended, one way or the other."""
         left = [batch for entry in self._entries.values() for batch in entry] + self._gathering.clear()
         self._entries.clear()
+        self._own.clear()
         self._done += [Done(batch.number, (), error) for batch in left if batch.number]
         self._ended = self._admission.written
         if not self._is_closed:
@@ -304,6 +338,7 @@ class RedisShard:
                     self._joiners.look_for(member)
                 case m.Joined(member):
                     self._note_change(f"{member} has joined")
+                    self._look_once()  # the copy has overwritten its vote, so it has to be admitted again
                 case m.RefuseJoin(member, reason):
                     self._joiners.refuse(member, reason)
                 case m.Open():
@@ -357,16 +392,26 @@ class RedisShard:
             self._poller.send_out(lambda: self._authority.change(change.expected, change.new), answered)
 
     def _look(self) -> None:
-        """Is somebody else the leader by now?"""
-
-        def answered(answer: Configuration | Exception) -> None:
+        """Now and then: is another service the leader by now? (It also admits voters again.)"""
+        if self._error is None:
             self._poller.after(self._authority.look_s, self._look)
+            self._look_once()
+
+    def _look_once(self) -> None:
+        def answered(answer: Configuration | Exception) -> None:
+            self._is_looking = False
             if isinstance(answer, Configuration):
+                self.authority_trouble = None
                 self._handle(m.AuthorityChanged(answer))
-            elif not isinstance(answer, StorageUnavailable):
+            elif isinstance(answer, StorageUnavailable):
+                if self.authority_trouble is None:
+                    log.warning("store, shard %d: %s", self.shard, answer)
+                self.authority_trouble = answer
+            else:
                 raise answer
 
-        if self._error is None:
+        if not self._is_looking and self._authority.look_s:
+            self._is_looking = True
             self._poller.send_out(self._authority.read, answered)
 
     # -- time ---------------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class StoreStatus(msgspec.Struct, frozen=True):
     epoch: int
     leader: str
     authority: str
+    #: Why the authority cannot be asked. Writes go on as long as no chain has to change.
+    authority_trouble: str | None
     #: How many slots each shard has.
     slots: list[int]
     shards: list[ShardStatus]

@@ -15,7 +15,6 @@ import select
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -24,17 +23,20 @@ from skate._control.storage.admission import Admission
 from skate._control.storage.errors import (
     AuthorityMissing,
     StorageError,
+    StorageFenced,
     StorageMissing,
     StorageOfOtherCluster,
     StorageUnreachable,
 )
 from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Storage, Trouble
 from skate._control.storage.redis.file_authority import FileAuthority
-from skate._control.storage.redis.handshake import Dialled, Facts, check_distinct, dial, replica
+from skate._control.storage.redis.handshake import Facts, ask_once, check_distinct, dial, replica
 from skate._control.storage.redis.joiners import not_empty, of_other_cluster
+from skate._control.storage.redis.leadership import RENEWAL_KEY, Renewals, Standby
+from skate._control.storage.redis.majority_authority import MajorityAuthority, voters_of
 from skate._control.storage.redis.members import Note
 from skate._control.storage.redis.requests import Requests, as_reply
-from skate._control.storage.redis.shard import RedisShard
+from skate._control.storage.redis.shard import Authority, RedisShard
 from skate._control.storage.redis.status import StoreStatus
 from skate._control.storage.sharded import ShardedStorage
 from skate._control.storage.slots import Layout
@@ -50,6 +52,7 @@ from skate._core.cluster.configuration import (
     Stamp,
     adopt,
 )
+from skate._core.cluster.lease import LEASE_S, SuccessorLease
 
 #: How long an opening may take.
 OPEN_S = 30.0
@@ -69,24 +72,39 @@ class RedisStorage:
         must_exist: bool = False,
         adopt: bool = False,
         members_min: int = 1,
+        has_standby: bool = False,
+        witnesses: Sequence[Server] = (),
+        standby: Standby | None = None,
+        reachable_at: str = "",
         silence_s: float = SILENCE_S,
+        lease_s: float = LEASE_S,
         lazy_s: float = LAZY_S,
         open_s: float = OPEN_S,
         admission: Admission | None = None,
     ) -> None:
         """Open the store, or begin it on servers that are empty.
 
-        directory:   where the authority has its file.
+        directory:   where the authority has its file. Not used with a standby.
         cluster_id:  the cluster that it has to belong to. "": the one that is there; a new store makes one up.
         must_exist:  refuse to begin a store.
         adopt:       go on with a store whose authority is lost; all servers of its newest chains have to answer.
         members_min: chains wait rather than go on with fewer members.
+        has_standby: other services may take over: all servers and `witnesses` vote on who leads, and a lease says when
+                     this service may answer from memory (`holds_lease`).
+        standby:     what has waited for the leader before this one to be gone.
+        reachable_at: where others find this service, as the configuration says it.
         silence_s:   a member that owes an answer for so long is removed.
         """
         deadline = time.monotonic() + open_s
         self._leader = LeaderID(secrets.token_hex(8))
         self._shards: list[RedisShard] = []
-        self._authority = FileAuthority(os.fspath(directory))
+        self._reachable_at = reachable_at
+        self._renewals: Renewals | None = None
+        self._authority: Authority
+        if has_standby:
+            self._authority = MajorityAuthority(self._leader, voters_of(address.servers, witnesses))
+        else:
+            self._authority = FileAuthority(os.fspath(directory))
         try:
             configuration = self._take_over(address, cluster_id, must_exist, adopt, silence_s)
             layout = Layout(configuration.slots)
@@ -105,8 +123,12 @@ class RedisStorage:
                     )
                 )
             self._wait_open(deadline)
+            if has_standby:
+                self._wait_for_lease(standby.lease if standby else SuccessorLease(time.monotonic(), lease_s))
             for shard in self._shards:
                 shard.identify(configuration.cluster, deadline)
+            if has_standby:
+                self._renewals = Renewals(self._shards[0], self._leader, lease_s)
             self._storage: Storage = (
                 self._shards[0] if count == 1 else ShardedStorage(self._shards, layout, admission=admission)
             )
@@ -125,12 +147,16 @@ class RedisStorage:
         found = _look_at(address.servers, timeout_s)
         facts = {name: each for name, each in found.items() if isinstance(each, Facts)}
         check_distinct(list(facts.values()))
-        present = self._authority.present
+        try:
+            present = self._authority.find()
+        except StorageUnreachable:  # most voters have no memory
+            if not adopts:
+                raise
+            present = None
         if present is None and any(each.cluster for each in facts.values()):
             if not adopts:
                 raise self._authority_missing(facts)
-            present = _adopted(address, found)
-            self._authority.begin(present)
+            present = self._authority.begin(_adopted(address, found), adopts=True)
         if present is None:
             if must_exist:
                 raise StorageMissing(
@@ -138,9 +164,8 @@ class RedisStorage:
                     "This service goes on with a cluster that exists, and these servers are empty.",
                     "name the servers of that cluster, or begin a new one.",
                 )
-            present = _first(address, cluster_id)
             _check_empty(found)
-            self._authority.begin(present)
+            present = self._authority.begin(_first(address, cluster_id))
         if cluster_id and present.cluster != cluster_id:
             raise _other_cluster(self._authority.name, present.cluster, cluster_id)
         if len(present.shards) != len(address.shards):
@@ -154,16 +179,21 @@ class RedisStorage:
                 raise of_other_cluster(each, present.cluster)
         if present.epoch == 0:
             self._found(present, address, found, timeout_s)
-        answer = self._authority.change(present, present.taken_over(self._leader, ""))
-        assert not isinstance(answer, Refused), "the directory is locked"
+        answer = self._authority.change(present, present.taken_over(self._leader, self._reachable_at))
+        if isinstance(answer, Refused):
+            raise StorageFenced(
+                "Another control service took the store over at the same time.",
+                f"It is {answer.configuration.leader}, in epoch {answer.configuration.epoch}.",
+                "let that one go on, or try again when it has ended.",
+            )
         return answer.configuration
 
     def _authority_missing(self, facts: dict[MemberID, Facts]) -> AuthorityMissing:
         holders = ", ".join(name for name, each in facts.items() if each.cluster)
         return AuthorityMissing(
-            f"There is no {self._authority.path}, and there is a store: on {holders}.",
-            "That file says which servers have all of the store. Without it a server that was left behind could not be "
-            "told from the others.",
+            f"There is a store on {holders}, and nothing in {self._authority.name}.",
+            "That is where it is noted which servers have all of the store. Without it a server that was left behind "
+            "could not be told from the others.",
             "name the directory that the store was begun with. If it is lost, adopt the store (--adopt-store): all "
             "servers of its newest chains have to answer for that.",
         )
@@ -186,13 +216,21 @@ class RedisStorage:
             members = first.shards[number].members
             note = Note(number, members, first.slots.hex()).encode()
             for server in servers:
-                reply = as_reply(_call(server, requests.found(0, note), timeout_s))
+                reply = as_reply(ask_once(server, requests.found(0, note), timeout_s))
                 if reply.verdict is not Verdict.OK:
                     raise StorageError(
                         f"The store cannot be begun on {server.name}.",
                         f"It was empty a moment ago, and now answers {reply.verdict.value}.",
                         "see to it that one service at a time begins a store on these servers.",
                     )
+
+    def _wait_for_lease(self, lease: SuccessorLease) -> None:
+        """The leader before this one may answer reads until its lease is over. Until then nothing is acknowledged."""
+        opens_at = lease.sealed(self._shards[0].own_row(RENEWAL_KEY), time.monotonic())
+        self._shards[0].drive(lambda: False, opens_at)
+        for shard in self._shards:
+            if shard.error is not None:
+                raise shard.error
 
     def _wait_open(self, deadline: float) -> None:
         poll = select.poll()
@@ -244,9 +282,16 @@ class RedisStorage:
 
     # -- what is shown ------------------------------------------------------------------------------------------------
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether no other service can have acknowledged a write: what is in memory may be answered from."""
+        if self._renewals is not None:
+            return self._renewals.holds()
+        return all(shard.error is None for shard in self._shards)
+
     def status(self) -> StoreStatus:
-        """As far as this service knows: no server is asked for it."""
-        present = self._authority.read()
+        """As far as this service knows: no server is asked."""
+        present = max((shard.chain.configuration for shard in self._shards), key=lambda each: each.epoch)
         layout = Layout(present.slots)
         return StoreStatus(
             engine="redis",
@@ -255,6 +300,7 @@ class RedisStorage:
             epoch=present.epoch,
             leader=present.leader,
             authority=self._authority.name,
+            authority_trouble=next((str(s.authority_trouble) for s in self._shards if s.authority_trouble), None),
             slots=[len(layout.slots_of(number)) for number in range(layout.count)],
             shards=[shard.status() for shard in self._shards],
         )
@@ -305,27 +351,6 @@ def _look_at(servers: Sequence[Server], timeout_s: float) -> dict[MemberID, Fact
         if isinstance(each, StorageError) and not isinstance(each, StorageUnreachable):
             raise each
     return ordered
-
-
-def _call(server: Server, request: bytes, timeout_s: float) -> Any:
-    """One request, on a connection of its own."""
-    import hiredis
-
-    dialled: Dialled = dial(server, timeout_s)
-    try:
-        dialled.sock.settimeout(timeout_s)
-        dialled.sock.sendall(request)
-        reader = hiredis.Reader(notEnoughData=dialled)
-        while (answer := reader.gets()) is dialled:
-            data = dialled.sock.recv(65536)
-            if not data:
-                raise StorageUnreachable(f"The server {server.name} ended the connection.")
-            reader.feed(data)
-        return answer
-    except OSError as error:
-        raise StorageUnreachable(f"The server {server.name} does not answer.", f"{error}.") from error
-    finally:
-        dialled.close()
 
 
 # -- adoption ---------------------------------------------------------------------------------------------------------
