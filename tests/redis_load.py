@@ -86,3 +86,14 @@ class Load:
         assert dict(self.storage.scan(TABLE)) == expected
         for server in servers:
             assert server.rows(TABLE) == expected, server.name
+
+    def check_after_crash(self, rows: dict[bytes, bytes]) -> None:
+        """Of what was not acknowledged each row may have more or less: they lie on several shards."""
+        least, most = self.rows(self.acknowledged), self.rows(self.written)
+        assert least.keys() <= rows.keys() <= most.keys()
+        for key, value in rows.items():
+            if key.startswith(b"log"):
+                assert value.startswith(least.get(key, b"")), key
+                assert most[key].startswith(value), key
+            else:
+                assert int(least.get(key, b"0")) <= int(value) <= int(most[key]), key

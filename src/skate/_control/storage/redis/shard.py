@@ -48,6 +48,8 @@ ENTRIES_MAX = 4
 #: The chain's own bound. It also says how far behind a server may be when batches are held for it to join: with 32 it
 #: is rarely that near while writes come without a pause, and 256 take it some milliseconds.
 WINDOW = 256
+#: Ticks have at least this distance.
+TICK_S_MIN = 0.001
 #: How long `close` tries to write what is there.
 CLOSE_S = 5.0
 #: The pause after an authority that could not be asked: the first, and the longest.
@@ -380,11 +382,12 @@ class RedisShard:
                 return
             if isinstance(answer, Exception):
                 raise answer
-            self._changes.popleft()
+            # The change leaves its queue last: the writer may ask for the next one at once.
             if isinstance(answer, Changed):
                 self._handle(m.AuthorityChanged(answer.configuration))
             else:
                 self._handle(m.AuthorityRefused(answer.configuration))
+            self._changes.popleft()
             if self._changes:
                 self._change_authority()
 
@@ -426,7 +429,14 @@ class RedisShard:
         self._is_ticking = not (is_quiet and not self._was_busy)
         self._was_busy = False
         if self._is_ticking and not self._error:
-            self._poller.after(chain.tick_s, self._tick)
+            self._poller.after(self._next_tick_s(), self._tick)
+
+    def _next_tick_s(self) -> float:
+        """A member that stays silent is removed at that moment, and not at the next tick after it."""
+        chain = self._chain
+        silent_since = min((link.silent_since for link in chain.links.values()), default=math.inf)
+        overdue_s = silent_since + chain.silence_s - time.monotonic()
+        return min(chain.tick_s, overdue_s + TICK_S_MIN) if overdue_s > 0 else chain.tick_s
 
     def _look_at_trouble(self) -> None:
         chain = self._chain
