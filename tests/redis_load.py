@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from redis_servers import WITHIN_S, Server
 from skate._control.storage.interface import AppendAt, CompareAndSet, Operation, Put, Storage
+from waiting import wait_for
 
 TABLE = "load"
 KEYS = 20
@@ -55,12 +56,22 @@ class Load:
         while not is_over():
             assert time.monotonic() < give_up_at, f"waited {within_s:g} s for {what}"
             while self.written - self.acknowledged < self.in_flight:
-                self.written += 1
-                self.storage.write(self.batch(self.written))
+                self.write_one()
             select.select([self.storage.fileno()], [], [], 0.02)
             if self.collect():
                 now = time.monotonic()
                 self.gap_s, last = max(self.gap_s, now - last), now
+
+    def write_one(self) -> None:
+        self.written += 1
+        self.storage.write(self.batch(self.written))
+
+    def wait_for_trouble(self) -> None:
+        def is_there() -> bool:
+            self.collect()
+            return self.storage.trouble is not None
+
+        wait_for(is_there, WITHIN_S, "the trouble to be seen")
 
     def collect(self) -> int:
         done = self.storage.completed()

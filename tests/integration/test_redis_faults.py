@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,9 +199,8 @@ def test_a_store_without_servers_waits_and_says_so(servers: Callable[..., list[S
         load = Load(storage)
         load.run_more(20)
         server.kill()
-        storage.write(load.batch(load.written + 1))
-        load.written += 1
-        wait_for(lambda: storage.completed() == [] and storage.trouble, WITHIN_S, "the trouble to be seen")
+        load.write_one()
+        load.wait_for_trouble()
         trouble = storage.trouble
         assert trouble is not None
         assert isinstance(trouble.error, StorageUnreachable)
@@ -217,9 +217,8 @@ def test_a_chain_below_its_minimum_waits_for_its_member(servers: Callable[..., l
         load = Load(storage)
         load.run_more(20)
         chain[1].kill()
-        storage.write(load.batch(load.written + 1))
-        load.written += 1
-        wait_for(lambda: storage.completed() == [] and storage.trouble, WITHIN_S, "the trouble to be seen")
+        load.write_one()
+        load.wait_for_trouble()
         chain[1].restart_empty()
         load.run_more(20)
         load.check(*chain)
@@ -241,3 +240,81 @@ def test_a_member_that_was_down_at_the_start_comes_in_later(
         chain[0].restart_empty()
         load.run(lambda: has_members(storage, *chain), "the server to be a member again")
         load.check(*chain)
+
+
+def test_a_member_that_froze_while_nothing_was_written_is_cut_out(
+    servers: Callable[..., list[Server]], tmp_path: Path
+) -> None:
+    chain = servers(2)
+    with opened(tmp_path, chain) as storage:
+        load = Load(storage)
+        load.run_more(20)
+        load.end()
+        # Until the store has nothing to look after any more, and wakes nobody.
+        wait_for(lambda: not storage.completed() and is_quiet_for(storage, SILENCE_S), WITHIN_S, "an idle store")
+        chain[1].freeze()
+        load.run_more(20)
+        assert has_members(storage, chain[0])
+        load.check(chain[0])
+
+
+def is_quiet_for(storage: RedisStorage, seconds: float) -> bool:
+    return not select.select([storage.fileno()], [], [], seconds)[0]
+
+
+def test_rows_are_read_although_the_tail_is_frozen(servers: Callable[..., list[Server]], tmp_path: Path) -> None:
+    chain = servers(2)
+    with opened(tmp_path, chain) as storage:
+        load = Load(storage)
+        load.run_more(20)
+        load.end()
+        chain[1].freeze()
+        assert dict(storage.scan("load")) == load.rows(load.written)
+        assert has_members(storage, chain[0])
+
+
+def test_servers_without_memory_let_writes_wait(servers: Callable[..., list[Server]], tmp_path: Path) -> None:
+    chain = servers(2)
+    with opened(tmp_path, chain) as storage:
+        load = Load(storage)
+        load.run_more(20)
+        for server in chain:
+            server.call("CONFIG", "SET", "maxmemory", "1mb")
+        load.write_one()
+        load.wait_for_trouble()
+        assert storage.trouble is not None
+        assert "maxmemory" in str(storage.trouble.error)
+        for server in chain:
+            server.call("CONFIG", "SET", "maxmemory", "0")
+        load.run_more(20)
+        load.run(lambda: has_members(storage, *chain), "both servers to be members")
+        load.check(*chain)
+
+
+def test_a_change_waits_until_the_authority_can_note_it(servers: Callable[..., list[Server]], tmp_path: Path) -> None:
+    chain = servers(2)
+    with opened(tmp_path, chain) as storage:
+        load = Load(storage)
+        load.run_more(20)
+        in_the_way = tmp_path / "store" / "authority.json.part"
+        in_the_way.mkdir()
+        chain[0].kill()
+        load.write_one()
+        load.wait_for_trouble()
+        assert storage.trouble is not None
+        assert "authority.json" in str(storage.trouble.error)
+        in_the_way.rmdir()
+        load.run_more(20)
+        assert storage.trouble is None
+        load.check(chain[1])
+
+
+def test_a_large_row_is_no_silence(servers: Callable[..., list[Server]], tmp_path: Path) -> None:
+    chain = servers(2)
+    with opened(tmp_path, chain) as storage:
+        value = bytes(24 << 20)
+        storage.write([Put("t", b"k", value)])
+        assert storage.flush(WITHIN_S)
+        assert [done.error for done in storage.completed()] == [None]
+        assert dict(storage.scan("t")) == {b"k": value}
+        assert has_members(storage, *chain)

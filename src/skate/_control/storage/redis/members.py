@@ -10,6 +10,7 @@ Invariant: the rules of `chain_messages.py`: a server's requests are executed in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -29,6 +30,9 @@ from skate._core.cluster.configuration import MemberID
 
 #: How often REPLICAOF is tried again because `meta` changed in between.
 WATCHES_MAX = 5
+#: Above this a batch is large, and a server may take its time to receive it and to run the script.
+LARGE_BYTES = 4 << 20
+LARGE_BYTES_PER_S = 20e6
 #: A server that copies another one says this until it has all.
 _NOT_YET = ("LOADING", "MASTERDOWN")
 
@@ -64,6 +68,8 @@ class Members:
         self._wires: dict[MemberID, Wire] = {}
         #: Connections with requests that were not sent yet.
         self._unsent: list[Wire] = []
+        #: Servers that were sent a large batch, and how long they may be silent because of it.
+        self._busy_until: dict[MemberID, float] = {}
         #: What each server said of itself when it was connected last, and why it could not be.
         self.facts: dict[MemberID, Facts] = {}
         self.refusals: dict[MemberID, StorageError] = {}
@@ -100,6 +106,12 @@ class Members:
             self.refusals[member] = error
         self._handle(m.Broken(member, why.rstrip(".")))
 
+    def busy(self, now: float) -> list[MemberID]:
+        """Servers that may be silent for a while, because a large batch keeps them busy."""
+        for member in [member for member, until in self._busy_until.items() if until <= now]:
+            del self._busy_until[member]
+        return list(self._busy_until)
+
     def flush(self) -> None:
         unsent, self._unsent = self._unsent, []
         for wire in unsent:
@@ -117,6 +129,8 @@ class Members:
         match command:
             case m.Apply(member, epoch, seq, acked, batch):
                 request = self._requests.apply(epoch, seq, acked, batch)
+                if len(batch) > LARGE_BYTES:
+                    self._busy_until[member] = time.monotonic() + len(batch) / LARGE_BYTES_PER_S
                 self._script(member, request, lambda reply: m.Applied(member, epoch, seq, reply))
             case m.Seal(member, epoch, members):
                 note = self._note(members).encode() if members else ""

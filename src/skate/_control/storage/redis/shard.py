@@ -31,6 +31,7 @@ from skate._control.storage.errors import (
 from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Put, Trouble
 from skate._control.storage.redis import rows
 from skate._control.storage.redis.batches import Batch, Gathering, ends
+from skate._control.storage.redis.handshake import Facts
 from skate._control.storage.redis.identity import META_KEY, META_TABLE, Identity
 from skate._control.storage.redis.joiners import Joiners
 from skate._control.storage.redis.members import Members, Note
@@ -40,6 +41,7 @@ from skate._control.storage.redis.status import MemberStatus, ShardStatus
 from skate._core.cluster import chain_messages as m
 from skate._core.cluster.chain import SILENCE_S, Chain, State
 from skate._core.cluster.configuration import Changed, Configuration, MemberID, Refused
+from skate._core.cluster.joining import Phase
 
 log = logging.getLogger("skate")
 
@@ -48,6 +50,10 @@ ENTRIES_MAX = 4
 #: The chain's own bound. It also says how far behind a server may be when batches are held for it to join: with 32 it
 #: is rarely that near while writes come without a pause, and 256 take it some milliseconds.
 WINDOW = 256
+#: The longest time that epoll is asked to wait: it takes no larger numbers than some days.
+ROUND_S_MAX = 3600.0
+#: A server that copies for so long without having anything is worth a warning.
+COPYING_S = 10.0
 #: Ticks have at least this distance.
 TICK_S_MIN = 0.001
 #: How long `close` tries to write what is there.
@@ -136,6 +142,8 @@ class RedisShard:
         self._is_ticking = False
         self._was_busy = False
         self._lazy_timer_is_set = False
+        #: The attempt to join that is under way, and when it was seen first.
+        self._copying: tuple[int, float] | None = None
         self._changes: deque[m.ChangeAuthority] = deque()
         self._is_looking = False
         #: Why the authority could not be asked when it was looked at last.
@@ -278,9 +286,9 @@ class RedisShard:
             self._submit(batches)
 
     def _submit(self, batches: list[Batch]) -> None:
-        if not self._is_ticking:
-            self._tick()
         self._was_busy = True
+        if not self._is_ticking:
+            self._tick()  # also tells the writer that no time was lost: it was idle
         self._entries[self._chain.last + 1] = batches
         data = batches[0].data if len(batches) == 1 else b"".join([batch.data for batch in batches])
         self._handle(m.Submit(data))
@@ -424,7 +432,10 @@ class RedisShard:
         if self._error is not None:
             return
         chain = self._chain
+        for member in self._members.busy(time.monotonic()):
+            self._handle(m.Heard(member))
         self._handle(m.Tick())
+        self._look_at_joiner()
         is_quiet = chain.state is State.RUNNING and chain.is_open and chain.attempt is None and not self._entries
         self._is_ticking = not (is_quiet and not self._was_busy)
         self._was_busy = False
@@ -437,6 +448,23 @@ class RedisShard:
         silent_since = min((link.silent_since for link in chain.links.values()), default=math.inf)
         overdue_s = silent_since + chain.silence_s - time.monotonic()
         return min(chain.tick_s, overdue_s + TICK_S_MIN) if overdue_s > 0 else chain.tick_s
+
+    def _look_at_joiner(self) -> None:
+        attempt = self._chain.attempt
+        if attempt is None:
+            self._copying = None
+        elif self._copying is None or self._copying[0] != attempt.number:
+            self._copying = (attempt.number, time.monotonic())
+        elif attempt.phase is Phase.COPYING and time.monotonic() - self._copying[1] > COPYING_S:
+            self._copying = (attempt.number, math.inf)
+            log.warning(
+                "store, shard %d: %s is to copy %s and has not got everything for %g s. It connects to that address by "
+                "itself: can it? If it can, it is slower than the writes.",
+                self.shard,
+                attempt.member,
+                attempt.source,
+                COPYING_S,
+            )
 
     def _look_at_trouble(self) -> None:
         chain = self._chain
@@ -479,7 +507,7 @@ class RedisShard:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
-            self._poller.run(left_s)
+            self._poller.run(min(left_s, ROUND_S_MAX))
         if self._done:
             self._poller.wake()
 
@@ -496,6 +524,17 @@ class RedisShard:
     @property
     def requests(self) -> Requests:
         return self._requests
+
+    def describe(self) -> str:
+        """The chain, and what of it survives if all servers end at once."""
+        members = [self._members.facts.get(name, Facts(name)) for name in self._chain.members]
+        told = [f"{each.name} ({each.program} {each.version}, appendfsync {each.aof})" for each in members]
+        weak = (
+            ""
+            if any(each.aof == "always" for each in members)
+            else (" If all of them end at once, what they did not write to their disks is lost.")
+        )
+        return f"epoch {self._chain.epoch}, {' -> '.join(told)}.{weak}"
 
     def status(self) -> ShardStatus:
         chain = self._chain

@@ -9,6 +9,7 @@ Invariant: a server gets its first data only after the authority has noted which
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import select
@@ -53,6 +54,8 @@ from skate._core.cluster.configuration import (
     adopt,
 )
 from skate._core.cluster.lease import LEASE_S, SuccessorLease
+
+log = logging.getLogger("skate")
 
 #: How long an opening may take.
 OPEN_S = 30.0
@@ -138,6 +141,8 @@ class RedisStorage:
             self._authority.close()
             raise
         self.meta: Meta = self._storage.meta
+        for shard in self._shards:
+            log.info("store, shard %d: %s", shard.shard, shard.describe())
 
     # -- opening ------------------------------------------------------------------------------------------------------
 

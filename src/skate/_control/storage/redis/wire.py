@@ -110,8 +110,8 @@ class Wire:
     def _on_events(self, events: int) -> None:
         if events & WRITE:
             self.flush()
-            if not self.is_closed and not self._is_writing:
-                self._on_heard()
+            if not self.is_closed:
+                self._on_heard()  # it takes what is sent: a frozen server does so until its buffers are full
         if events & ~WRITE and not self.is_closed:
             self._receive()
 
