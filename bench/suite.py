@@ -359,4 +359,4 @@ def centre(values: list[float], seeds: bool) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit("This is what the suites share; run bench/rl/run.py, bench/train/run.py or bench/serve/run.py.")
+    sys.exit("This is what the suites share; run bench/SUITE/run.py.")
