@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skate")
 
+#: Why a node is gone whose death was not heard.
+GONE_MEANWHILE = "it was declared dead while this node had no connection to the control service."
 #: What processes of other nodes may say, besides what they demand.
 GUEST_MESSAGES = (wire.LeaseReturn, wire.KillWorker, wire.GiveUpLease, wire.Free)
 
@@ -152,6 +154,9 @@ class Neighbours:
         if not self.node_id:
             self.node_id = self.member.view.id = message.node_id
             self.number = node_of(message.node_id)
+        there = {member.view.id for member in message.members}
+        for member in [member for member in self.members.values() if member.view.id not in there]:
+            self._on_node_gone(member.view.id, GONE_MEANWHILE)
         self._learn(message.members)
         known = {member.view.id for member in self.departed}
         self.departed.extend(member for member in message.departed if member.view.id not in known)

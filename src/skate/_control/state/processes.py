@@ -52,6 +52,12 @@ class Processes:
         self._last[process_id] = number
         return True
 
+    def says_again(self, process_id: bytes, job: Job) -> None:
+        """Its node describes it on another link: what the process was answered over the last one may be lost, so all
+        that its node still keeps counts once more."""
+        self.jobs[process_id] = job
+        self._last.pop(process_id, None)
+
     def confirm(self) -> None:
         """Tell nodes what they need not keep."""
         untold, self._untold = self._untold, {}

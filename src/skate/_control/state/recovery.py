@@ -109,7 +109,7 @@ class Recovery:
         control = self._control
         self._come.add(node)
         for process in holding.processes:
-            control.processes.jobs[process.id] = process.job
+            control.processes.says_again(process.id, process.job)
         there = {process.id for process in holding.processes} | {worker.id for worker in holding.workers}
         known = set(control.processes.jobs) | set(control.jobs.drivers) | control.actors.processes()
         self._vanished |= {id for id in known - there if id and node_of(id) == node_of(node)}
