@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import netns
 import skate
 from leaks import RUN_MARK, RUN_MARK_NAME, Footprint
+from machine import Machine, free_port
 from shared_runtime import Sharing, left_after_shutdown, shut_down
 from skate._wire.guard import DEFECTS_VARIABLE
 from skate.cluster_utils import Cluster
@@ -165,3 +167,27 @@ def host_cluster(network: netns.Network, tmp_path: Path) -> Iterator[HostCluster
 def _fail_if(leaks: list[str]) -> None:
     if leaks:
         pytest.fail("left behind:\n  " + "\n  ".join(leaks), pytrace=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "home")
+    yield machine
+    machine.skate("stop", "--force")
+
+
+@pytest.fixture
+def port() -> str:
+    return free_port()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    path = tmp_path / "small-disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(path)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)

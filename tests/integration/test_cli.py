@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shlex
 import signal
 import socket
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ import psutil
 import pytest
 
 import netns
-from netns import Host, Network
+from machine import COMMAND_S, SMALL, Machine
+from netns import Network
 from skate.cluster_utils import Cluster
 from waiting import WITHIN_S, wait_for
 
-#: The whole of a command: it starts processes, or waits for others.
-COMMAND_S = 40.0
 USAGE, NOTHING_RUNS = 2, 3
 
 DRIVER = """
@@ -47,113 +45,6 @@ print(sum(node["Alive"] for node in skate.nodes()), len(nodes))
 """
 
 
-class Done:
-    """A command that has ended."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    def __repr__(self) -> str:
-        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
-
-
-class Machine:
-    """A home, in which commands run; with `host`, on a network of its own."""
-
-    def __init__(self, home: Path, host: Host | None = None) -> None:
-        home.mkdir(exist_ok=True)
-        self.home = home
-        self._run: Callable[..., Any] = subprocess.run if host is None else host.run
-        self._popen: Callable[..., Any] = subprocess.Popen if host is None else host.popen
-        self._unset = {"SKATE_TOKEN", "SKATE_TOKEN_FILE", "SKATE_ADDRESS", "SKATE_LOG_DIR"}
-
-    @property
-    def token(self) -> Path:
-        return self.home / ".skate" / "token"
-
-    @property
-    def logs(self) -> Path:
-        return self.home / ".skate" / "logs"
-
-    def environment(self, **more: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in self._unset}
-        # A script's own folder is on its path, and these programs lie in the home of the test.
-        return {**kept, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), **more}
-
-    def skate(self, *words: str, **more: str) -> Done:
-        return self.run([sys.executable, "-m", "skate.cli", *words], **more)
-
-    def well(self, *words: str, **more: str) -> str:
-        """A command that is to succeed, and to complain of nothing."""
-        done = self.skate(*words, **more)
-        assert (done.code, done.err) == (0, ""), done
-        return done.out
-
-    def fails(self, *words: str, code: int = 1, says: Sequence[str], **more: str) -> Done:
-        """A command that is to fail, with one line that says why and one that says what to do."""
-        done = self.skate(*words, **more)
-        assert done.code == code, done
-        assert "Traceback" not in done.err + done.out, done
-        assert len(done.err.splitlines()) <= 2, done
-        for text in says:
-            assert text in done.err, done
-        return done
-
-    def run(self, command: Sequence[str], **more: str) -> Done:
-        done = self._run(
-            command,
-            env=self.environment(**more),
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        process: subprocess.Popen[str] = self._popen(
-            [sys.executable, "-m", "skate.cli", *words],
-            env=self.environment(),
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        return process
-
-    def script(self, code: str, name: str = "program.py") -> str:
-        (self.home / name).write_text(code)
-        return name
-
-    def python(self, code: str, *words: str) -> str:
-        done = self.run([sys.executable, self.script(code), *words])
-        assert done.code == 0, done
-        return done.out
-
-    def pids(self, kind: str = "") -> list[int]:
-        """Of what was started here, by their logs."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                target = os.readlink(f"/proc/{process.pid}/fd/2")
-                leads = os.getsid(process.pid) == process.pid
-            except OSError:
-                continue
-            if leads and target.startswith(f"{self.logs}/{kind}"):
-                found.append(process.pid)
-        return sorted(found)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path / "home")
-    yield machine
-    machine.skate("stop", "--force")
-
-
 @pytest.fixture
 def network() -> Iterator[Network]:
     reason = netns.reason_to_skip()
@@ -161,20 +52,6 @@ def network() -> Iterator[Network]:
         pytest.skip(reason)
     with Network(hosts=2) as network:
         yield network
-
-
-@pytest.fixture
-def port() -> str:
-    """One that is free, and not among those that the kernel gives to whoever asks for any."""
-    while True:
-        with socket.socket() as sock:
-            number = random.randrange(20_000, 30_000)
-            with contextlib.suppress(OSError):
-                sock.bind(("127.0.0.1", number))
-                return str(number)
-
-
-SMALL = ("--num-cpus", "1", "--object-store-memory", "50MB")
 
 
 # -- a cluster, from its start to its end ------------------------------------------------------------------------------
@@ -213,7 +90,7 @@ def test_a_cluster_of_two_nodes_from_start_to_stop(machine: Machine, port: str) 
     assert machine.pids() == []
     assert "Nothing to stop" in machine.well("stop")
     left = sorted(path.relative_to(machine.home / ".skate").parts[0] for path in (machine.home / ".skate").rglob("*"))
-    assert set(left) == {"logs", "token"}, "what people may want to read, and the token of the next cluster"
+    assert set(left) == {"logs", "store", "token"}, "what people may want to read, and the token of the next cluster"
 
 
 def test_auto_joins_the_node_of_this_machine(tmp_path: Path, network: Network) -> None:
@@ -508,7 +385,7 @@ def test_a_stopped_head_that_was_killed_leaves_nothing_stale(machine: Machine, p
 
 
 def test_a_node_that_outlived_its_head_can_be_stopped(machine: Machine, port: str) -> None:
-    machine.well("start", "--head", "--port", port, *SMALL)
+    machine.well("start", "--head", "--port", port, "--store", "memory", *SMALL)
     (control,) = machine.pids("control")
     os.kill(control, signal.SIGKILL)
     wait_for(lambda: machine.pids("control") == [], WITHIN_S, "the control service to be gone")

@@ -308,16 +308,6 @@ def test_one_service_at_a_time_and_the_error_names_it(tmp_path: Path) -> None:
 # -- what cannot be written -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
-
-
 def test_a_full_disk_keeps_batches_until_there_is_room(small_disk: Path) -> None:
     with opened(small_disk, retry_s=NEVER_S) as storage:
         storage.write([Put("t", b"first", b"acknowledged")])

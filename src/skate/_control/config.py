@@ -16,6 +16,12 @@ class StoreConfig(msgspec.Struct, kw_only=True):
     durability: str = "full"
     #: Whatever is there is of another cluster, and goes.
     fresh: bool = False
+    #: Nothing leads back to it when its cluster is over: it goes, too.
+    passing: bool = False
+    #: It has to be there: this service goes on with a cluster, and never begins one.
+    must_exist: bool = False
+    #: Of which cluster it has to be; empty: of any.
+    cluster_id: str = ""
 
 
 class ControlConfig(msgspec.Struct, kw_only=True):
@@ -39,3 +45,5 @@ class Supervised(msgspec.Struct, kw_only=True):
     config: ControlConfig
     #: Where it writes; empty: nowhere.
     log: str = ""
+    #: The cluster that it goes on with; its node learns that when it joins.
+    cluster_id: str = ""

@@ -27,10 +27,12 @@ from skate._wire.loop import EventLoop
 from skate._wire.messages import Message
 
 if TYPE_CHECKING:
-    from skate._control.storage.interface import Storage
+    from skate._control.storage.interface import Storage, Trouble
 
 log = logging.getLogger("skate")
 
+#: How long the end of the cluster waits for a storage that cannot be written.
+END_S = 2.0
 #: What is published for a subscriber that does not read is tried again after this time.
 PUBLISH_AGAIN_S = 0.02
 
@@ -40,14 +42,23 @@ class Host(ABC):
         self._loop = loop
         self.ledger = Ledger(storage, lambda action: None, self.on_store_lost)
         if storage is not None:
-            loop.watch(storage.fileno(), lambda events: self.ledger.collect())
+            loop.watch(storage.fileno(), lambda events: self._on_storage())
+        #: Why the storage could not be written when that was last looked at.
+        self._trouble: Trouble | None = None
         self._mailboxes = Mailboxes(self._send_to_process, self._is_congested)
         self._events: deque[steps.Event] = deque()
         self._is_busy = False
         self.control = Control(settings, time.monotonic())
 
+    def _on_storage(self) -> None:
+        self.ledger.collect()
+        assert self.ledger.storage is not None
+        before, self._trouble = self._trouble, self.ledger.storage.trouble
+        if (before and before.error.why) != (self._trouble and self._trouble.error.why):
+            self.on_trouble(before, self._trouble)
+
     def begin(self) -> None:
-        """Take over what is stored."""
+        """Take over what is stored. Raises RowUnreadable."""
         self._carry_out(self.control.begin(self.ledger.rows))
 
     def give(self, event: steps.Event) -> None:
@@ -95,6 +106,8 @@ class Host(ABC):
                 self.note(text)
             case steps.EndService(reason):
                 self.ledger.say(functools.partial(self.end, reason))
+                if not self.ledger.is_clear:
+                    self._later(END_S, functools.partial(self.end_anyway, reason))
 
     def _publish(self, process_id: bytes, message: Message) -> None:
         was_empty = not self._mailboxes
@@ -149,6 +162,14 @@ class Host(ABC):
     @abstractmethod
     def end(self, reason: str) -> None:
         """The cluster is over."""
+
+    @abstractmethod
+    def end_anyway(self, reason: str) -> None:
+        """The cluster is over, and the storage could not be told so in time."""
+
+    @abstractmethod
+    def on_trouble(self, before: Trouble | None, now: Trouble | None) -> None:
+        """The storage cannot be written, for another reason than before; None: it can be, again."""
 
     @abstractmethod
     def on_store_lost(self, error: Exception) -> None:

@@ -49,6 +49,10 @@ class Ledger:
         #: What waits, and for which commit.
         self._waiting: deque[tuple[int, Action]] = deque()
 
+    @property
+    def storage(self) -> Storage | None:
+        return self._storage
+
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def put(self, table: str, key: bytes, value: bytes, *, lazy: bool = False) -> None:

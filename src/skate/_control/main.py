@@ -27,12 +27,15 @@ from skate._wire.handshake import Versions
 from skate._wire.loop import EventLoop
 
 if TYPE_CHECKING:
+    from skate._control.storage.errors import StorageError
     from skate._control.storage.interface import Storage
 
 #: How long nodes have to hear that the cluster ends.
 LAST_WORDS_S = 1.0
 #: How long the storage has to write what is left.
-LAST_WRITES_S = 5.0
+LAST_WRITES_S = 3.0
+
+log = logging.getLogger("skate")
 
 
 def _report(**what: object) -> None:
@@ -40,9 +43,17 @@ def _report(**what: object) -> None:
     sys.stdout.flush()
 
 
-def _fail(error: str) -> NoReturn:
-    _report(error=error)
+def _fail(error: str, **more: object) -> NoReturn:
+    _report(error=error, **more)
     sys.exit(1)
+
+
+def _cannot_use(error: StorageError) -> NoReturn:
+    from skate._control.opening import ClusterEnded
+
+    log.error("the control service cannot start: %s %s", error.what, error.why)
+    why = f"{error.what} {error.why}".strip()
+    _fail(why, next=error.next, of_store=True, is_over=isinstance(error, ClusterEnded))
 
 
 def _open(config: ControlConfig, port: int) -> Storage | None:
@@ -54,7 +65,7 @@ def _open(config: ControlConfig, port: int) -> Storage | None:
     try:
         return open_store(config.store, port)
     except StorageError as error:
-        _fail(str(error))
+        _cannot_use(error)
 
 
 def main() -> None:
@@ -77,7 +88,15 @@ def main() -> None:
     except (OSError, ImportError) as error:
         _fail(getattr(error, "strerror", None) or str(error))
     storage = _open(config, gate.address[1])
-    control = ControlService(loop, end, storage)
+    try:
+        control = ControlService(loop, end, storage)
+    except Exception as error:
+        from skate._control.storage.errors import StorageError
+
+        if storage is None or not isinstance(error, StorageError):
+            raise
+        storage.close()
+        _cannot_use(error)
     _report(host=gate.address[0], port=gate.address[1])
 
     def on_parent_gone(events: int) -> None:
@@ -100,8 +119,12 @@ def main() -> None:
     while control.has_said_goodbye and control.is_listened_to and time.monotonic() < give_up_at:
         loop.run_once(give_up_at)
     if storage is not None:
+        from skate._control.opening import path_of, remove_store
+
         storage.flush(LAST_WRITES_S)
         storage.close()
+        if config.store is not None and config.store.passing and control.control.nodes.cluster.ended:
+            remove_store(path_of(config.store, gate.address[1]))
 
 
 if __name__ == "__main__":

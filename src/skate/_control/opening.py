@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from skate._control.state.tables import CLUSTER, ClusterRow, pack, unpacker
+from skate._control.state.tables import CLUSTER, pack, unpacked
+from skate._control.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from skate._control.config import StoreConfig
@@ -16,52 +17,79 @@ if TYPE_CHECKING:
 FLUSH_S = 5.0
 
 
+class ClusterEnded(StorageError):
+    """The cluster that a service was to go on with is over."""
+
+
 def open_store(config: StoreConfig, port: int) -> Storage:
-    """The store that was asked for. One whose cluster has ended is emptied: a new cluster begins.
+    """The store that was asked for. One whose cluster has ended is emptied, and a new cluster begins.
+
+    With `must_exist` a new cluster never begins: the service goes on with one, or says why it cannot.
 
     Raises StorageError.
     """
     from skate._control.storage.sqlite import SqliteStorage
 
-    path = os.path.expanduser(config.address or os.path.join(config.parent, str(port)))
-    durability = "normal" if config.durability == "normal" else "full"
+    path = path_of(config, port)
+
+    def opened() -> SqliteStorage:
+        return SqliteStorage(
+            path,
+            config.cluster_id,
+            durability="normal" if config.durability == "normal" else "full",
+            must_exist=config.must_exist,
+            holder=f"the control service at port {port}",
+        )
+
     if config.fresh:
-        _empty(path)
-    storage = SqliteStorage(path, durability=durability)  # type: ignore[arg-type]
-    if ended(storage):
+        remove_store(path)
+    storage = opened()
+    try:
+        why = ended(storage)
+        if why and config.must_exist:
+            raise ClusterEnded(f"The cluster of the store {path} is over.", f"Its store says: {why}.")
+    except BaseException:
         storage.close()
-        _empty(path)
-        storage = SqliteStorage(path, durability=durability)  # type: ignore[arg-type]
+        raise
+    if why:
+        storage.close()
+        remove_store(path)
+        storage = opened()
     return storage
 
 
+def path_of(config: StoreConfig, port: int) -> str:
+    """The directory of a store that is on this machine."""
+    return os.path.expanduser(config.address or os.path.join(config.parent, str(port)))
+
+
 def ended(storage: Storage) -> str:
-    """Why the cluster of that store is over; empty if it is not."""
-    unpack = unpacker(ClusterRow)
-    return next((unpack(row).ended for _, row in storage.scan(CLUSTER)), "")
+    """Why the cluster of that store is over; empty if it is not. Raises RowUnreadable."""
+    return next((row.ended for _, row in unpacked(CLUSTER, storage.scan(CLUSTER))), "")
 
 
 def mark_ended(path: str, reason: str) -> None:
     """The cluster of the store in a directory is over, and its service could not say so. Raises StorageError."""
     from skate._control.storage.interface import Put
     from skate._control.storage.sqlite import SqliteStorage
+    from skate._control.storage.sqlite_file import FILE_NAME
 
-    if not os.path.isdir(path):
+    if not os.path.exists(os.path.join(path, FILE_NAME)):
         return
-    storage = SqliteStorage(path, must_exist=True)
+    storage = SqliteStorage(path, must_exist=True, holder="`skate stop`")
     try:
-        for key, row in list(storage.scan(CLUSTER)):
-            about = unpacker(ClusterRow)(row)
+        for key, about in list(unpacked(CLUSTER, storage.scan(CLUSTER))):
             if not about.ended:
                 about.ended = reason
                 storage.write([Put(CLUSTER, key, pack(about))])
-        storage.flush(FLUSH_S)
+        if not storage.flush(FLUSH_S) and storage.trouble is not None:
+            raise storage.trouble.error
     finally:
         storage.close()
 
 
-def _empty(path: str) -> None:
-    """Remove a store that no service has."""
+def remove_store(path: str) -> None:
+    """Remove a store. Raises StorageLocked if a service has it."""
     from skate._control.storage.directory import Directory
     from skate._control.storage.sqlite_file import FILE_NAME
 

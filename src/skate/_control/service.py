@@ -22,9 +22,12 @@ from skate._wire.link import Link
 from skate._wire.loop import EventLoop
 
 if TYPE_CHECKING:
-    from skate._control.storage.interface import Storage
+    from skate._control.storage.interface import Storage, Trouble
 
 log = logging.getLogger("skate")
+
+#: The last restarts and troubles that `skate store status` shows.
+EVENTS_SHOWN = 10
 
 
 class ControlService(Host):
@@ -68,7 +71,12 @@ class ControlService(Host):
         number = self._numbers[link]
         if isinstance(message, cluster.Join):
             self._joining[number] = message.session
+        if isinstance(message, cluster.Ask) and message.what == "store":
+            link.send(cluster.Reply(self.describe_store()))  # what keeps others waiting does not keep this
+            return
         self.give(steps.Said(number, message))
+        if self._trouble is not None and isinstance(message, cluster.Join) and link.session in self._sessions:
+            link.send(_told(self._trouble))
         wrong = self._wrongs.pop(number, None)
         if wrong is not None:
             raise wrong  # the link is cut by who reads it
@@ -144,6 +152,35 @@ class ControlService(Host):
     def note(self, text: str) -> None:
         log.info("%s", text)
 
+    # -- the storage --------------------------------------------------------------------------------------------------
+
+    def describe_store(self) -> dict[str, Any]:
+        """The answer to the question "store"."""
+        row = self.control.nodes.cluster
+        about: dict[str, Any] = {
+            "cluster_id": row.cluster_id,
+            "began_at": row.began_at,
+            "incarnation": self.control.incarnation,
+            "messages_waiting": self.ledger.waiting,
+            "events": [event for event in self.control.answer("events") if event["kind"] == "store"][-EVENTS_SHOWN:],
+        }
+        storage = self.ledger.storage
+        if storage is None:
+            return {**about, "engine": "none", "shards": [], "tables": {}, "trouble": None}
+        from skate._control.describing import describe  # asked for by people, now and then
+
+        return {**about, **describe(storage)}
+
+    def on_trouble(self, before: Trouble | None, now: Trouble | None) -> None:
+        if now is not None:
+            log.warning("%s %s What needs it waits.", now.error.what, now.error.why)
+        elif before is not None:
+            for_s = time.time() - before.since
+            log.warning("the store can be written again, after %.1f s", for_s)
+            self.give(steps.Recovered(before.error.what, before.error.why, for_s))
+        for link in self.control.nodes.links.values():
+            self.send(link, _told(now))  # without waiting for the storage, of all things
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def on_store_lost(self, error: Exception) -> None:
@@ -161,7 +198,20 @@ class ControlService(Host):
             link.flush()
         self._end(reason)
 
+    def end_anyway(self, reason: str) -> None:
+        if not self.has_said_goodbye:
+            log.warning("the cluster ends, and its store could not be told so")
+            for link in self.control.nodes.links.values():
+                self.send(link, cluster.End(reason))
+            self.end(reason)
+
     @property
     def is_listened_to(self) -> bool:
         """Whether a node has not gone yet."""
         return any(link.is_connected for link in self._sessions.values())
+
+
+def _told(trouble: Trouble | None) -> cluster.StoreTrouble:
+    return (
+        cluster.StoreTrouble() if trouble is None else cluster.StoreTrouble(f"{trouble.error.what} {trouble.error.why}")
+    )

@@ -84,6 +84,10 @@ class ControlPort(ABC):
         """Since when nothing was heard of the control service, if that is longer than it should be."""
         return None
 
+    def trouble(self) -> dict[str, Any] | None:
+        """Why the state cannot be stored at present."""
+        return None
+
     def report_now(self) -> None:
         """What this node has in all has changed."""
         self.tell(cluster.Report(self._daemon.view(), urgent=True))

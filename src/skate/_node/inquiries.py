@@ -62,8 +62,12 @@ class Inquiries:
             "statistics": self.statistics,
             "pulls": lambda: daemon.neighbours.transfers.describe(),
             "cuts": lambda: daemon.neighbours.reach.describe(),
-            "silence": lambda: daemon.control.silence(),
+            "silence": self.silence,
         }
+
+    def silence(self) -> dict[str, Any] | None:
+        """Why what needs the control service waits, if it has to."""
+        return self._daemon.control.silence() or self._daemon.control.trouble()
 
     def ask(self, process: Process, query: Query) -> None:
         if query.what == "events":

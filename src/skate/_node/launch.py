@@ -20,6 +20,13 @@ from skate._node.main import NodeConfig
 class LaunchError(Exception):
     """A process of the cluster could not be started; says why, and what to do."""
 
+    def __init__(self, why: str, next: str = "", *, of_store: bool = False) -> None:
+        super().__init__(why if not next else f"{why} {next[0].upper()}{next[1:]}")
+        self.why = why
+        self.next = next
+        #: The place where the control service keeps its state is what could not be used.
+        self.of_store = of_store
+
 
 def start_control(config: ControlConfig, *, log: int | None = None) -> tuple[subprocess.Popen[bytes], str, int]:
     """The process, and where it listens."""
@@ -72,5 +79,5 @@ def _tell(process: subprocess.Popen[bytes], config: msgspec.Struct, answer: IO[b
     said: dict[str, Any] = msgspec.json.decode(line) if line else {"error": "it ended before it was ready."}
     if "error" in said:
         process.wait()
-        raise LaunchError(said["error"])
+        raise LaunchError(said["error"], said.get("next", ""), of_store=said.get("of_store", False))
     return said

@@ -110,6 +110,12 @@ def _make_host(daemon: Daemon, port: LocalControl) -> Host:
         def end(self, reason: str) -> None:
             """It ends with its node."""
 
+        def end_anyway(self, reason: str) -> None:
+            """It ends with its node."""
+
+        def on_trouble(self, before: object, now: object) -> None:
+            """There is no storage."""
+
         def on_store_lost(self, error: Exception) -> None:
             """There is none."""
 

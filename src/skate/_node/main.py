@@ -118,6 +118,16 @@ def _begin_again(config: NodeConfig) -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
+def _start_control_if_gone(supervised: Supervised) -> None:
+    from skate._node.launch import LaunchError
+    from skate._node.supervisor import start_if_gone
+
+    try:
+        start_if_gone(supervised)
+    except (LaunchError, OSError) as error:
+        sys.stderr.write(f"skate: the control service could not be started: {error}\n")
+
+
 def _tell_limit(config: NodeConfig, limit: str) -> None:
     """Why it cannot start, to its driver, or to the program that has started it."""
     _report(config, error=f"its node could not be started. {limit}")
@@ -172,6 +182,8 @@ def main() -> None:
         if config.joins_anew:  # its cluster may be out of reach for as long as it was cut off
             sys.stderr.write(f"skate: {error} It is tried again in {JOIN_AGAIN_S:g} s.\n")
             time.sleep(JOIN_AGAIN_S)
+            if config.supervises is not None:
+                _start_control_if_gone(config.supervises)
             _begin_again(config)
     except BaseException as error:  # noqa: BLE001 - the traceback must reach the driver's terminal, whatever it was
         import traceback

@@ -39,6 +39,13 @@ JOIN_S = 10.0
 LOOK_S = 0.1
 #: After this time without a word from the control service, drivers are told.
 SILENT_S = 3.0
+#: After this time during which the service could not write its store, drivers are told.
+TROUBLE_S = 1.0
+#: What drivers are told.
+SILENT = "does not answer"
+WAITS = "Tasks and calls go on; what needs it (new actors and placement groups, names, skate.kv) waits."
+ANSWERS = "answers again."
+WRITES = "can write its store again: what has waited goes on."
 #: After this time, those who ask are told: two reports were not answered.
 UNHEARD_S = 2 * REPORT_PERIOD_S
 #: Messages that wait in a link without a connection. Beyond them the link is given up: the state is described again
@@ -69,9 +76,13 @@ class RemoteControl(ControlPort):
         #: What came before the daemon was built.
         self._early: list[Any] = []
         self._report_at = 0.0
-        #: When the service was heard of, when that was last looked at, and whether drivers know that it is silent.
+        #: When the service was heard of, and when that was last looked at.
         self._heard_at = self._looked_at = time.monotonic()
-        self._is_silent = False
+        #: What drivers were told last of why they have to wait; empty: they need not.
+        self._told = ""
+        #: Since when the service cannot write its store, and why; why it could not be started again.
+        self._trouble: tuple[float, str] | None = None
+        self._cannot_start = ""
         self._link = self._new_link()
 
     def _new_link(self) -> Link:
@@ -115,6 +126,7 @@ class RemoteControl(ControlPort):
         """Over another link. The service says whether this node is still part of the cluster."""
         old, self._link = self._link, self._new_link()
         self._is_in = False
+        self._trouble = None  # a service that is in trouble says so to those that join
         old.close()
         self._link.send(cluster.Join(self._neighbours.member, self._link.session, self.cluster_id))
         self._link.connect(*self._config.control, self._token, self._tls)
@@ -123,6 +135,7 @@ class RemoteControl(ControlPort):
         self._is_in = True
         self.cluster_id = message.cluster_id
         self.incarnation = message.incarnation
+        self._cannot_start = ""
         self._neighbours.on_joined(message)
         if self._begun:
             self._describe_all()
@@ -230,6 +243,8 @@ class RemoteControl(ControlPort):
             case cluster.ToProcess(process, wire.Answer(request)):
                 self._outbox.answered(process, request)
                 self.on_order(message)
+            case cluster.StoreTrouble(why):
+                self._trouble = (time.monotonic(), why) if why else None
             case cluster.Done(processes):
                 self._on_done(processes)
             case cluster.TellToEnd(reason):
@@ -270,16 +285,34 @@ class RemoteControl(ControlPort):
         self._looked_at = now
         if self.silence() is not None:
             self._neighbours.transfers.on_control_silent()
-        is_silent = now - self._heard_at > SILENT_S
-        if is_silent != self._is_silent:
-            self._is_silent = is_silent
+        why = self._why(now)
+        if why != self._told:
+            before, self._told = self._told, why
             host, port = self._config.control
-            self._daemon.output.tell_drivers(
-                f"the control service of the cluster, at {host}:{port}, does not answer. Tasks and calls go on; what "
-                "needs it (new actors and placement groups, names, skate.kv) waits."
-                if is_silent
-                else f"the control service of the cluster, at {host}:{port}, answers again."
+            text = f"{why} {WAITS}" if why else ANSWERS if before.startswith(SILENT) else WRITES
+            self._daemon.output.tell_drivers(f"the control service of the cluster, at {host}:{port}, {text}")
+
+    def _why(self, now: float) -> str:
+        """Why drivers that need the service have to wait; empty if they need not."""
+        if now - self._heard_at > SILENT_S:
+            return (
+                f"{SILENT}. It could not be started again: {self._cannot_start}" if self._cannot_start else f"{SILENT}."
             )
+        if self._trouble is not None and now - self._trouble[0] > TROUBLE_S:
+            return f"cannot keep what it is told. {self._trouble[1]}"
+        return ""
+
+    def cannot_start(self, why: str) -> None:
+        """The head of the cluster, which is this node, has tried to start the service again."""
+        self._cannot_start = why
+
+    def trouble(self) -> dict[str, Any] | None:
+        """Since when and why the service cannot write its store."""
+        if self._trouble is None:
+            return None
+        since, why = self._trouble
+        host, port = self._config.control
+        return {"address": f"{host}:{port}", "silent_s": time.monotonic() - since, "trouble": why}
 
     def silence(self) -> dict[str, Any] | None:
         """Since when nothing was heard of the control service, if that is longer than it should be."""

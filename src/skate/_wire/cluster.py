@@ -113,6 +113,12 @@ class Heard(Message, tag=76):
     """Control → node, for each Report: I am there."""
 
 
+class StoreTrouble(Message, tag=94):
+    """Control → nodes: what I store cannot be written, and why; empty: it can be, again. What needs it waits."""
+
+    why: str = ""
+
+
 class News(Message, tag=4):
     """Control → nodes: who has joined or changed, and who is gone (id and why)."""
 
@@ -487,7 +493,7 @@ ClusterMessage = Union[  # noqa: UP007 - as in messages
     NodeEvents, PleaseTransfer, OfferTransfer, Locate, Located, Tracked, Owned, CopyStored, CopyDropped, Freed,
     DropCopies, OpenStream, StreamOpened, OpenTransfer, TransferOpened, AskChunk, ChunkFailed, DoneWith,
     PlaceActor, UnplaceActor, ActorPlaced, ActorNotPlaced, KillProcess, Introduce, PrepareBundle, BundlePrepared,
-    CommitBundle, ReleaseBundle, GroupRemoved, AskGroup, Heard, Ping, Pong, Unreached, Resume, Confirm,
+    CommitBundle, ReleaseBundle, GroupRemoved, AskGroup, Heard, StoreTrouble, Ping, Pong, Unreached, Resume, Confirm,
 ]  # fmt: skip
 
 decode = msgspec.msgpack.Decoder(ClusterMessage).decode

@@ -132,7 +132,10 @@ def tell_of(runtime: Runtime, asked: bytes, sight: Sight) -> str:
     if sight.object != asked and sight.object in runtime.table.entries and not is_told:
         text = f"{_sentence(text)} {explain(runtime, cast('ObjectRef[Any]', Reference(sight.object)))}"
     if sight.cause == CONTROL and (silent := runtime.query("silence", time.monotonic() + ANSWER_TIMEOUT_S)):
-        silence = f"The control service, at {silent['address']}, has not answered for {silent['silent_s']:.0f} s."
+        where, for_s = f"The control service, at {silent['address']},", f"{silent['silent_s']:.0f} s"
+        silence = f"{where} has not answered for {for_s}."
+        if "trouble" in silent:
+            silence = f"{where} has not been able to write its store for {for_s}. {silent['trouble']}"
         text = f"{_sentence(text)} {silence}"
     return text
 

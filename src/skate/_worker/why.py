@@ -226,6 +226,8 @@ def _look_into_stored(runtime: Runtime, objects: Sequence[tuple[bytes, int]]) ->
     deadline = time.monotonic() + LATE_ANSWER_TIMEOUT_S
     known = runtime.query("pulls", deadline)
     silent = runtime.query("silence", deadline)
+    if silent and "trouble" in silent:  # where copies are is told all the same
+        silent = None
     if known is None:
         return ["this node, which brings them from disk or from another one, does not answer"], []
     coming = [(id, place) for id, place in objects if id in known]
@@ -252,9 +254,10 @@ def _explain_pull(
 
 
 def _silence(silent: dict[str, Any]) -> str:
-    return (
-        f"the control service of the cluster, at {silent['address']}, has not answered for {silent['silent_s']:.1f} s"
-    )
+    where, for_s = f"the control service of the cluster, at {silent['address']},", f"{silent['silent_s']:.1f} s"
+    if "trouble" in silent:
+        return f"{where} has not been able to write its store for {for_s} ({silent['trouble']})"
+    return f"{where} has not answered for {for_s}"
 
 
 def explain_locally(runtime: Runtime, id: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The command line: `skate start`, `stop`, `status`, `list`, `submit`, `alias`, `rl` and `serve`.
+"""The command line: `skate start`, `stop`, `status`, `list`, `submit`, `store`, `alias`, `rl`, `serve`.
 
     skate start --head             control service + first node, each a process of its own; this command ends
     skate start --address H:P      one more node

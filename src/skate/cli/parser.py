@@ -178,6 +178,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_status(commands)
     _add_list(commands)
     _add_submit(commands)
+    _add_store(commands)
     _add_alias(commands)
     commands.add_parser("rl", help="train a policy, evaluate it, watch it play", add_help=False)
     commands.add_parser("serve", help="serve an application, see what is served, end it", add_help=False)
@@ -339,6 +340,43 @@ def _add_submit(commands: Any) -> None:
     parser.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER)
 
 
+def _add_store(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "store",
+        _store,
+        "what the head keeps of its cluster, and where: look at it, check it, remove it",
+        "  skate store status\n"
+        "  skate store check --store /data/skate\n"
+        "  skate store dump actors kv > rows.json\n"
+        "  skate store wipe",
+    )
+    whats = parser.add_subparsers(metavar="status|check|dump|wipe", dest="what", parser_class=Parser, required=True)
+
+    def add(name: str, summary: str) -> Parser:
+        added: Parser = whats.add_parser(
+            name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+        )
+        return added
+
+    status = add("status", "ask the head that runs: engine, place, sizes, what waits, and why nothing can be written")
+    _add_where(status)
+    status.add_argument("--json", action="store_true", help="for programs")
+    check = add("check", "read all of a store that no head uses; exit code 1 if something is wrong with it")
+    check.add_argument("--remove", action="store_true", help="take rows out that cannot be read")
+    check.add_argument("--json", action="store_true", help="for programs")
+    dump = add("dump", "print the rows of a store that no head uses, a line of JSON each, without code and secrets")
+    dump.add_argument("tables", metavar="TABLE", nargs="*", help="by default all")
+    wipe = add("wipe", "remove a store that no head uses: its cluster is over")
+    wipe.add_argument("--yes", action="store_true", help="do not ask")
+    for each in (check, dump, wipe):
+        each.add_argument(
+            "--store",
+            metavar="DIR",
+            help=f"by default that of the cluster that runs here, SKATE_STORE, or ~/.skate/store/{PORT}",
+        )
+
+
 def _add_alias(commands: Any) -> None:
     parser = _command(
         commands,
@@ -377,6 +415,13 @@ def _list(options: argparse.Namespace) -> int:
     from skate.cli.views import list_things
 
     return list_things(options)
+
+
+def _store(options: argparse.Namespace) -> int:
+    from skate.cli import store
+
+    run: Callable[[argparse.Namespace], int] = getattr(store, options.what)
+    return run(options)
 
 
 def _submit(options: argparse.Namespace) -> int:

@@ -191,8 +191,10 @@ def _start_head(
             process, _, port = start_control(config, log=log.fd)
             started.processes.append((process, log))
     except LaunchError as error:
-        why = f"{error} {log.last_line()}".strip()
+        why = f"{error.why} {log.last_line()}".strip()
         log.discard()
+        if error.of_store:
+            raise Trouble(f"the head could not start: {error.why}", error.next) from None
         raise _cannot_listen(options, (reached, port), token, why, listens) from None
     started.address, started.is_head, started.head_host = (reached, port), True, listens
     log.name_cluster(show_address(started.address))
@@ -212,7 +214,9 @@ def _store(options: argparse.Namespace, port: int) -> StoreConfig | None:
     if where:
         return StoreConfig(address=os.path.abspath(os.path.expanduser(where)), durability=durability)
     # What was stored for a port that the kernel chose is of a cluster to which nothing leads back.
-    return StoreConfig(parent=os.path.expanduser(STORE_PARENT), durability=durability, fresh=port == 0)
+    return StoreConfig(
+        parent=os.path.expanduser(STORE_PARENT), durability=durability, fresh=port == 0, passing=port == 0
+    )
 
 
 def _cannot_listen(options: argparse.Namespace, where: Address, token: bytes, why: str, listens: str) -> CannotListen:
@@ -496,7 +500,8 @@ def _stay(started: Started) -> int:
     poll.poll()
     ended = [(process, log) for process, log in started.processes if process.poll() is not None]
     failed = next(((process, log) for process, log in ended if process.returncode), None)
-    started.end()
+    # What has ended it has decided whether the cluster is over, too. After a crash it goes on with the next start.
+    started.end(keep=True)
     if failed is None:
         print("Ended: by `skate stop`, or because the cluster did.")
         return 0

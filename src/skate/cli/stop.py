@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
+import sys
 from collections.abc import Sequence
 
 import psutil
 
-from skate.cli.running import Running, find_running, send_signal, tell_of_programs, wait_for_end
+from skate.cli.running import Running, find_running, look, send_signal, tell_of_programs, wait_for_end
 from skate.cli.trouble import Trouble
 
 GOODBYE_S = 5.0
@@ -30,14 +32,16 @@ def stop(*, force: bool, keep: bool = False) -> int:
         print("Nothing to stop: no node or control service of `skate start` runs here.")
         tell_of_programs()
         return 0
-    stuck = []
+    stuck, was_head = [], False
     for kind in ("node", "control"):
-        group = [process for process in running if process.kind == kind]
+        # Looked for again: the node of the head may have started the control service again a moment ago.
+        group = [process for process in find_running() if process.kind == kind]
         stuck += end(group, force=force, keep=keep)
         for process in group:
             if process not in stuck:
                 print(f"Ended {describe(process)}.")
-    if any(process.kind == "control" for process in running):
+        was_head = kind == "control" and bool(group)
+    if was_head:
         if keep:
             print("That was the head. Its state is kept: `skate start --head`, with the same store, goes on with it.")
         else:
@@ -89,21 +93,37 @@ def end(group: Sequence[Running], *, force: bool = False, keep: bool = False) ->
 
 def _mark_ended(process: Running) -> None:
     """A service that was killed could not say in its store that the cluster is over."""
-    where = process.about().get("store")
-    if process.kind == "control" and isinstance(where, str):
+    store = store_of(process)
+    if process.kind == "control" and store:
         from skate._control.opening import mark_ended
-        from skate._control.storage.errors import StorageError
+        from skate._control.storage.errors import StorageError, StorageLocked
 
-        port = process.cluster.rpartition(":")[2]
-        with contextlib.suppress(StorageError):
-            mark_ended(where.replace(PORT_MARK, port), "it was stopped")
+        try:
+            mark_ended(store, "it was stopped")
+        except StorageLocked:  # by another command that ends the same cluster
+            pass
+        except StorageError as error:
+            trouble = Trouble(
+                f"the end of the cluster could not be written. {error.what} {error.why}",
+                f"the next head with this store goes on with it; `skate store wipe --store {shlex.quote(store)}` "
+                "removes it.",
+            )
+            sys.stderr.write(trouble.report())
+
+
+def store_of(process: Running) -> str:
+    """The directory in which a control service keeps its state; empty: in memory."""
+    where = process.about().get("store")
+    return where.replace(PORT_MARK, process.cluster.rpartition(":")[2]) if isinstance(where, str) else ""
 
 
 def _children(pid: int) -> list[psutil.Process]:
+    """But for a control service that a node has started again: that one has an end of its own."""
     try:
-        return psutil.Process(pid).children(recursive=True)
+        children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+    return [child for child in children if look(child.pid) is None]
 
 
 def _remove_rendezvous(process: Running) -> None:

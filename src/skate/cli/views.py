@@ -59,12 +59,12 @@ def status(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     age = duration_text(time.time() - about["began_at"])
-    print(f"Cluster at {show_address(where)}: {_count(len(nodes), 'node')}, up for {age}.\n")
+    print(f"Cluster at {show_address(where)}: {count_text(len(nodes), 'node')}, up for {age}.\n")
     shown = {"object_store_memory": "objects"}
     rows = [[shown.get(name, name), _amount(name, used[name]), _amount(name, total[name])] for name in total]
-    print(_table(["", "used", "of"], rows))
+    print(table_text(["", "used", "of"], rows))
     print()
-    print(f"tasks    {_count(waiting, 'task') if waiting else 'none'} waiting for resources")
+    print(f"tasks    {count_text(waiting, 'task') if waiting else 'none'} waiting for resources")
     print(f"actors   {', '.join(f'{n} {state.lower()}' for state, n in sorted(states.items())) or 'none'}")
     print()
     print(_nodes_table(nodes))
@@ -153,7 +153,9 @@ def _nodes_table(nodes: Sequence[dict[str, Any]]) -> str:
                 ",".join(f"{name}={value}" for name, value in node["labels"].items()) or "-",
             ]
         )
-    return _table(["node", "name", "address", "CPU", "GPU", "memory", "objects", "resources", "labels"], rows, drop="-")
+    return table_text(
+        ["node", "name", "address", "CPU", "GPU", "memory", "objects", "resources", "labels"], rows, drop="-"
+    )
 
 
 def _actors_table(actors: Sequence[dict[str, Any]]) -> str:
@@ -172,7 +174,7 @@ def _actors_table(actors: Sequence[dict[str, Any]]) -> str:
         for actor in actors
     ]
     head = ["actor", "class", "name", "namespace", "state", "pid", "node", "restarts", "why"]
-    return _table(head, rows, drop="-")
+    return table_text(head, rows, drop="-")
 
 
 def _jobs(drivers: Sequence[dict[str, Any]], records: Sequence[bytes], actors: Sequence[dict[str, Any]]) -> list[Any]:
@@ -195,7 +197,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
         [
             job["job_id"][:ID_SHOWN],
             job["state"].lower(),
-            _clock(job["started_at"]),
+            clock_text(job["started_at"]),
             _took(job),
             str(job["driver_pid"]),
             job["node_id"][:ID_SHOWN],
@@ -204,7 +206,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
         ]
         for job in jobs
     ]
-    return _table(["job", "state", "began", "took", "pid", "node", "namespace", "command"], rows, drop="-")
+    return table_text(["job", "state", "began", "took", "pid", "node", "namespace", "command"], rows, drop="-")
 
 
 def _took(job: dict[str, Any]) -> str:
@@ -224,11 +226,11 @@ def _functions_table(functions: Sequence[dict[str, Any]]) -> str:
         ]
         for function in functions
     ]
-    return _table(["function", "name", "size", "processes", "actors"], rows, drop="-")
+    return table_text(["function", "name", "size", "processes", "actors"], rows, drop="-")
 
 
 def _events_table(events: Sequence[dict[str, Any]]) -> str:
-    return _table(["when", "of a", "what happened"], [[_clock(e["at"]), e["kind"], e["text"]] for e in events])
+    return table_text(["when", "of a", "what happened"], [[clock_text(e["at"]), e["kind"], e["text"]] for e in events])
 
 
 TABLES = {
@@ -243,7 +245,7 @@ TABLES = {
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], drop: str | None = None) -> str:
+def table_text(head: Sequence[str], rows: Sequence[Sequence[str]], drop: str | None = None) -> str:
     """Columns side by side, without those in which every row has `drop`; the last one is cut to the terminal."""
     kept = [at for at in range(len(head)) if drop is None or any(row[at] != drop for row in rows)]
     cells = [[row[at] for at in kept] for row in [head, *rows]]
@@ -275,7 +277,7 @@ def bytes_text(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def _clock(at: float) -> str:
+def clock_text(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
@@ -291,8 +293,8 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min {left} s" if minutes else f"{left} s"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def count_text(number: int, what: str, several: str = "") -> str:
+    return f"{number} {what if number == 1 else several or what + 's'}"
 
 
 def _plain(value: Any) -> Any:

@@ -49,6 +49,7 @@ from skate._control.state.steps import (
     PassOn,
     PlaceAgain,
     Publish,
+    Recovered,
     Refuse,
     Said,
     Save,
@@ -133,11 +134,10 @@ class Control:
         return self.now + self.settings.epoch
 
     def begin(self, rows: Rows = lambda table: ()) -> list[Command]:
-        """Take over what was stored by the services before this one."""
+        """Take over what was stored by the services before this one. Raises RowUnreadable."""
 
         def records(table: str) -> Iterator[tuple[bytes, Any]]:
-            unpack = tables.unpacker(tables.RECORDS[table])
-            return ((key, unpack(row)) for key, row in rows(table))
+            return tables.unpacked(table, rows(table))
 
         for _, row in records(tables.CLUSTER):
             self.nodes.cluster = row
@@ -149,6 +149,8 @@ class Control:
         self.actors.load(records(tables.ACTORS))
         self.groups.load(records(tables.GROUPS))
         self.mark(tables.CLUSTER, b"")
+        if self.incarnation > 1:
+            self.event("store", f"the control service goes on with the cluster, as number {self.incarnation}")
         self.recovery.begin()
         self.look_soon()
         return self._taken()
@@ -203,6 +205,8 @@ class Control:
                 self.actors.infeasible(actor, death)
             case SettleAnyway():
                 self.recovery.settle_anyway()
+            case Recovered(what, why, seconds):
+                self.event("store", f"for {seconds:.0f} s nothing could be written: {what} {why}")
 
     def _on_message(self, link: int, message: Any) -> None:
         handler = HANDLERS.get(type(message))
@@ -432,7 +436,8 @@ class Control:
     def _on_ask(self, link: int, message: cluster.Ask) -> None:
         what, _, namespace = message.what.partition(" ")
         body = self.key_values.values(namespace) if what == "values" else self.answer(what)
-        self.say(link, cluster.Reply(body))
+        # For people, who want an answer above all when the storage is in trouble. Processes ask by Query, and wait.
+        self.say(link, cluster.Reply(body), at_once=True)
 
     def answer(self, what: str) -> Any:
         match what:

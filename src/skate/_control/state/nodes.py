@@ -206,12 +206,13 @@ class Nodes:
             changed, self._changed = self._changed, set()
             members = [self._member(id) for id in changed if id in self.membership.members]
             if len(self.links) > 1:
-                self.tell_all(cluster.News(members))
+                # Views are in no row, and would pile up while the storage is in trouble.
+                self.tell_all(cluster.News(members), at_once=True)
 
-    def tell_all(self, message: Message, but: bytes = b"") -> None:
+    def tell_all(self, message: Message, but: bytes = b"", *, at_once: bool = False) -> None:
         for node, link in self.links.items():
             if node != but:
-                self._control.say(link, message)
+                self._control.say(link, message, at_once=at_once)
 
     def on_please_link(self, link: int, message: cluster.PleaseLink) -> None:
         node = self.by_number.get(message.node, b"")

@@ -79,7 +79,17 @@ class SettleAnyway(msgspec.Struct, frozen=True, gc=False):
     """Nodes have had long enough to come back after a restart."""
 
 
-Event: TypeAlias = Said | TooLong | Back | Broke | Ended | Look | PassOn | Confirm | PlaceAgain | Refuse | SettleAnyway
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """The storage can be written again."""
+
+    what: str
+    why: str
+    seconds: float
+
+
+Event: TypeAlias = (
+    Said | TooLong | Back | Broke | Ended | Look | PassOn | Confirm | PlaceAgain | Refuse | SettleAnyway | Recovered
+)
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ Indexes (names, who runs where) are made from these when the service starts. Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ from skate._core.groups import Group
 from skate._core.task import Job
 from skate._wire.cluster import Member
 from skate._wire.messages import CreateActor, Define
+
+if TYPE_CHECKING:
+    from skate._control.storage.errors import RowUnreadable
 
 CLUSTER, NODES, JOBS, ACTORS = "cluster", "nodes", "jobs", "actors"
 GROUPS, FUNCTIONS, KV, EVENTS = "groups", "functions", "kv", "events"
@@ -86,6 +89,30 @@ _pack = msgspec.msgpack.Encoder().encode
 
 def pack(record: Any) -> bytes:
     return _pack(record)
+
+
+def unpacked(table: str, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, Any]]:
+    """The records of rows. Raises RowUnreadable, which names the row."""
+    unpack = unpacker(RECORDS[table])
+    for key, row in rows:
+        try:
+            record = unpack(row)
+        except msgspec.MsgspecError as error:
+            raise unreadable(table, key, str(error)) from error
+        yield key, record
+
+
+def unreadable(table: str, key: bytes, why: str) -> RowUnreadable:
+    from skate._control.storage.errors import RowUnreadable  # only a service with a storage loads it
+
+    error = RowUnreadable(
+        f"A row of the store cannot be read: the key {key!r} of the table {table!r}.",
+        f"Its bytes are those that were written, and no record that this version of Skate knows: {why}.",
+        "start the version of Skate that wrote it; or let `skate store check` list all such rows, and `skate store "
+        "check --remove` take them out, so that the cluster goes on without them.",
+    )
+    error.table, error.key = table, key
+    return error
 
 
 def unpacker(kind: type[Record]) -> Callable[[bytes], Record]:

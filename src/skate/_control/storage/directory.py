@@ -54,6 +54,10 @@ def explain(error: OSError, path: str) -> StorageUnavailable:
     why = f"The system says: {error.strerror or error}."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(what, why, "make room on that disk, or name a directory on another one.")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return StorageUnavailable(
+            what, "There is a file where a directory should be.", "name a directory, or remove that file."
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageReadOnly(
             what, why, "let the user that runs the service write the directory, or name another directory."
@@ -64,9 +68,10 @@ def explain(error: OSError, path: str) -> StorageUnavailable:
 
 
 class Directory:
-    def __init__(self, path: str, *, must_exist: bool = False) -> None:
-        """Make the directory if need be, and take its lock."""
+    def __init__(self, path: str, *, must_exist: bool = False, holder: str = "") -> None:
+        """Make the directory if need be, and take its lock. holder: what the process is, for others that want it."""
         self.path = os.path.abspath(path)
+        self._holder = holder or " ".join(sys.orig_argv)
         if must_exist and not os.path.isdir(self.path):
             raise missing(self.path)
         try:
@@ -89,7 +94,7 @@ class Directory:
             raise self._locked() from error
         except OSError as error:
             raise explain(error, self.path) from error
-        command = " ".join(sys.orig_argv)[:COMMAND_MAX]
+        command = self._holder[:COMMAND_MAX]
         try:
             os.ftruncate(self._lock_fd, 0)
             os.pwrite(self._lock_fd, msgspec.json.encode(_Holder(os.getpid(), socket.gethostname(), command)), 0)

@@ -31,7 +31,8 @@
     │
     │   what was written cannot be read
     ├── StorageCorrupt              bytes have changed on disk; final
-    │   └── RowDamaged              … those of one row, which is named
+    │   ├── RowDamaged              … those of one row, which is named
+    │   └── RowUnreadable           a row is what was written, and means nothing to this version of Skate
     │
     │   it cannot be written at present; the engine keeps the batches and tries again
     └── StorageUnavailable
@@ -112,6 +113,13 @@ class StorageCorrupt(StorageError):
 
 class RowDamaged(StorageCorrupt):
     """The checksum of one row does not fit its bytes."""
+
+    table: str = ""
+    key: bytes = b""
+
+
+class RowUnreadable(StorageCorrupt):
+    """A row has its checksum, and its bytes are no record of its table."""
 
     table: str = ""
     key: bytes = b""

@@ -12,8 +12,8 @@ Batches:    numbered 1, 2, 3 … by `write` since the storage was opened. Applie
 Durable:    what `completed` reports without an error outlives the process, as far as the engine promises that. Batch n
             is never durable without batch n-1, nor reported before it.
 Lazy:       a lazy batch may wait for the next one that is not, or for a moment (LAZY_S). It costs no commit of its own.
-Waiting:    no method but `flush`, `close` and the readers waits for a disk or a network. What can be written but not
-            yet is kept (its bounds are in `admission.py`), and tried again; `trouble` says why.
+Waiting:    no method but `flush`, `close`, `describe` and the readers waits for a disk or a network. What cannot be
+            written yet is kept (its bounds are in `admission.py`), and tried again; `trouble` says why.
 Failing:    an error that `completed` reports is final: the storage has ended, this batch and all later ones carry the
             error, and each of them may be stored or not.
 Threads:    one thread calls a storage. An engine has threads of its own, or it does its work in `completed`: then its
@@ -31,6 +31,8 @@ from skate._control.storage.errors import StorageError
 
 #: How long a lazy batch waits for another one to ride along with.
 LAZY_S = 0.05
+#: How long a description may wait for what is under way.
+DESCRIBE_S = 0.5
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
@@ -105,6 +107,51 @@ class Meta(msgspec.Struct, frozen=True):
     created_at: float
 
 
+class TableSize(msgspec.Struct, frozen=True):
+    """How much a table holds."""
+
+    rows: int
+    #: Of keys and values.
+    size_bytes: int
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One of the places in which all rows of a shard lie."""
+
+    #: A path, or the address of a server without its password.
+    address: str
+    #: What it takes up there.
+    size_bytes: int = 0
+    #: One word. An engine whose members can be missing has others than this one.
+    state: str = "serving"
+    #: How many batches it is behind the first member.
+    lag: int = 0
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """The part of a store that one file or one chain of servers holds."""
+
+    #: In the order in which they are written.
+    members: tuple[Member, ...]
+    #: Counts the changes of its members.
+    epoch: int = 0
+
+
+class Description(msgspec.Struct, frozen=True):
+    """A storage as it is now, for people."""
+
+    #: "memory", "sqlite", …
+    engine: str
+    shards: tuple[Shard, ...]
+    #: By table, sorted; None: it cannot be counted at present.
+    tables: dict[str, TableSize] | None
+    #: What is acknowledged survives: "process", its own death; "power", power loss; "" neither.
+    survives: str = ""
+    #: Batches that are not durable yet.
+    waiting: int = 0
+    waiting_bytes: int = 0
+
+
 class Storage(Protocol):
     @property
     def meta(self) -> Meta: ...
@@ -133,6 +180,9 @@ class Storage(Protocol):
 
     def tables(self) -> list[str]:
         """The names of the tables that have rows, sorted."""
+
+    def describe(self) -> Description:
+        """The storage as it is now. Waits for a moment at most (DESCRIBE_S); what cannot be had by then is left out."""
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was written has ended, lazy batches too. False if it has not within `timeout_s`.

@@ -13,7 +13,19 @@ from collections.abc import Iterator, Sequence
 
 from skate._control.storage.admission import Admission
 from skate._control.storage.errors import StorageClosed
-from skate._control.storage.interface import AppendAt, CompareAndSet, Delete, Done, Meta, Operation, Put
+from skate._control.storage.interface import (
+    AppendAt,
+    CompareAndSet,
+    Delete,
+    Description,
+    Done,
+    Member,
+    Meta,
+    Operation,
+    Put,
+    Shard,
+    TableSize,
+)
 
 SCHEMA = 1
 
@@ -88,6 +100,14 @@ class MemoryStorage:
 
     def tables(self) -> list[str]:
         return sorted(self._tables)
+
+    def describe(self) -> Description:
+        tables = {
+            name: TableSize(len(rows), sum(len(key) + len(value) for key, value in rows.items()))
+            for name, rows in sorted(self._tables.items())
+        }
+        size_bytes = sum(table.size_bytes for table in tables.values())
+        return Description("memory", (Shard((Member(f"process {os.getpid()}", size_bytes),)),), tables)
 
     def flush(self, timeout_s: float) -> bool:
         return True

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from skate._control.storage.admission import Admission
 from skate._control.storage.errors import StorageClosed, StorageError, StorageOfOtherCluster
-from skate._control.storage.interface import Done, Meta, Operation, Storage, Trouble
+from skate._control.storage.interface import Description, Done, Meta, Operation, Storage, TableSize, Trouble
 from skate._control.storage.slots import Layout
 
 
@@ -141,6 +141,26 @@ class ShardedStorage:
 
     def tables(self) -> list[str]:
         return sorted({table for shard in self._shards for table in shard.tables()})
+
+    def describe(self) -> Description:
+        """Rows that were left behind when their slot moved are counted, too."""
+        all = [shard.describe() for shard in self._shards]
+        tables: dict[str, TableSize] | None = {}
+        for each in all:
+            if tables is None or each.tables is None:
+                tables = None
+                continue
+            for name, table in each.tables.items():
+                other = tables.get(name, TableSize(0, 0))
+                tables[name] = TableSize(table.rows + other.rows, table.size_bytes + other.size_bytes)
+        return Description(
+            all[0].engine,
+            tuple(part for each in all for part in each.shards),
+            dict(sorted(tables.items())) if tables is not None else None,
+            all[0].survives,
+            len(self._batches),
+            self._admission.waiting_bytes,
+        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

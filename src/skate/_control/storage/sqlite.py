@@ -38,7 +38,18 @@ from skate._control.storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Trouble
+from skate._control.storage.interface import (
+    DESCRIBE_S,
+    LAZY_S,
+    Description,
+    Done,
+    Member,
+    Meta,
+    Operation,
+    Shard,
+    TableSize,
+    Trouble,
+)
 from skate._control.storage.sqlite_file import StoreFile
 
 #: The pause after a commit that failed: the first, and the longest. Each is twice the one before.
@@ -69,6 +80,7 @@ class SqliteStorage:
         must_exist: bool = False,
         inspect: bool = False,
         skip_damaged: bool = False,
+        holder: str = "",
         lazy_s: float = LAZY_S,
         retry_s: tuple[float, float] = RETRY_S,
         admission: Admission | None = None,
@@ -79,9 +91,11 @@ class SqliteStorage:
         must_exist:   refuse to make a store.
         inspect:      look at it without being a service: nothing is written, and the incarnation stays.
         skip_damaged: pass over damaged rows instead of refusing to open; `damaged` and `problems` list what is wrong.
+        holder:       what the process is, for others that want the store; by default its command line.
         """
         self._inspects = inspect
-        self._directory = Directory(os.fspath(directory), must_exist=must_exist or inspect)
+        self._directory = Directory(os.fspath(directory), must_exist=must_exist or inspect, holder=holder)
+        self._survives = "power" if durability == "full" else "process"
         try:
             self._file = StoreFile(
                 self._directory.path,
@@ -194,6 +208,21 @@ class SqliteStorage:
     def tables(self) -> list[str]:
         with self._file_lock:
             return [name.decode(errors="backslashreplace") for name in self._file.tables()]
+
+    def describe(self) -> Description:
+        tables: dict[str, TableSize] | None = None
+        if self._file_lock.acquire(timeout=DESCRIBE_S):
+            try:
+                tables = self._file.sizes()
+            except sqlite3.Error:  # the rest can be told all the same
+                pass
+            finally:
+                self._file_lock.release()
+        shard = Shard((Member(self._file.path, self._file.size_bytes()),))
+        with self._changed:
+            return Description(
+                "sqlite", (shard,), tables, self._survives, len(self._queue), self._admission.waiting_bytes
+            )
 
     def copy_to(self, directory: str | os.PathLike[str]) -> None:
         """Write what is durable into another directory, as a store of the same cluster that can be opened there.

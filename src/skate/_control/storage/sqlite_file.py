@@ -36,7 +36,7 @@ from skate._control.storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from skate._control.storage.interface import AppendAt, CompareAndSet, Delete, Meta, Operation, Put
+from skate._control.storage.interface import AppendAt, CompareAndSet, Delete, Meta, Operation, Put, TableSize
 
 FILE_NAME = "control.sqlite3"
 #: "SKTE", in the header of the file.
@@ -67,6 +67,7 @@ _DELETE = 'DELETE FROM rows WHERE "table" = ? AND key = ?'
 _GET = 'SELECT value, crc FROM rows WHERE "table" = ? AND key = ?'
 _SCAN = 'SELECT key, value, crc FROM rows WHERE "table" = ? AND key >= ? ORDER BY key'
 _ALL = 'SELECT "table", key, value, crc FROM rows ORDER BY "table", key'
+_SIZES = 'SELECT "table", count(*), sum(length(key) + length(value)) FROM rows GROUP BY "table" ORDER BY "table"'
 _NEXT_TABLE = 'SELECT "table" FROM rows WHERE "table" > ? ORDER BY "table" LIMIT 1'
 
 _pack_lengths = struct.Struct("<II").pack
@@ -189,8 +190,8 @@ class StoreFile:
         error = RowDamaged(
             f"A row of the store {self.path} is damaged: the key {key!r} of the table {name!r}.",
             "Its checksum does not fit its bytes, so they are not those that were written.",
-            "bring back a copy of the store; or let `skate store check` list all damaged rows, and start the service "
-            "without them.",
+            "bring back a copy of the store; or let `skate store check` list all damaged rows, and `skate store check "
+            "--remove` take them out, so that the cluster goes on without them.",
         )
         error.path, error.table, error.key = self.path, name, key
         if not self._skips:
@@ -296,6 +297,24 @@ class StoreFile:
         while row := self._database.execute(_NEXT_TABLE, (names[-1] if names else b"",)).fetchone():
             names.append(row[0])
         return names
+
+    def sizes(self) -> dict[str, TableSize]:
+        """How much each table holds, but for the one that is the store's own."""
+        return {
+            name.decode(errors="backslashreplace"): TableSize(rows, size_bytes)
+            for name, rows, size_bytes in self._database.execute(_SIZES)
+            if name
+        }
+
+    def size_bytes(self) -> int:
+        """Of the file and its log, on disk."""
+        total = 0
+        for path in (self.path, f"{self.path}-wal"):
+            try:
+                total += os.stat(path).st_size
+            except OSError:  # gone; the next commit says so
+                pass
+        return total
 
     def copy_to(self, directory: str) -> None:
         """Write all that was committed into a new file. It has its name when it is whole."""

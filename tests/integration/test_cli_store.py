@@ -1,0 +1,273 @@
+"""What the head keeps: `skate start` goes on with it, `skate stop` decides about it, `skate store` shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from machine import COMMAND_S, SMALL, Machine
+from skate._control.state import tables
+from skate._control.storage.interface import Put
+from skate._control.storage.sqlite import SqliteStorage
+from skate._control.storage.sqlite_file import FILE_NAME
+from waiting import WITHIN_S, wait_for
+
+WRITE = """
+import sys
+import skate
+
+skate.init(sys.argv[1], namespace="here")
+
+
+@skate.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Counter:
+    def add(self):
+        self.n = getattr(self, "n", 0) + 1
+        return self.n
+
+
+secret = {"env_vars": {"PASSWORD": "hunter2"}}
+counter = Counter.options(name="counter", lifetime="detached", runtime_env=secret).remote()
+skate.get(counter.add.remote())
+skate.kv.put("rate", b"0.1")
+skate.kv.put("blob", bytes(range(10)))
+"""
+
+READ = """
+import sys
+import skate
+
+skate.init(sys.argv[1], namespace="here")
+print(skate.kv.get("rate").decode())
+if "actor" in sys.argv:
+    print(skate.get(skate.get_actor("counter").add.remote(), timeout=30))
+"""
+
+
+def start(machine: Machine, port: str, *words: str, **more: str) -> str:
+    """The cluster that runs then: "new", or the id of one that goes on."""
+    told = machine.well("start", "--head", "--port", port, *SMALL, *words, **more)
+    goes_on = re.search(r"goes on: ([0-9a-f]{16}), begun .* ago\.", told)
+    assert goes_on or "A new cluster runs at" in told, told
+    return goes_on[1] if goes_on else "new"
+
+
+def kept(machine: Machine) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads(machine.well("store", "status", "--json"))
+    return about
+
+
+def kill_all(machine: Machine) -> None:
+    """As a power cut does: a node must not start the service again meanwhile."""
+    for pid in [*machine.pids("node"), *machine.pids("control")]:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: machine.pids() == [], WITHIN_S, "what was killed to be gone")
+
+
+def change(store: Path, statement: str, *values: bytes) -> None:
+    """As no service does it."""
+    with contextlib.closing(sqlite3.connect(store / FILE_NAME, isolation_level=None)) as database:
+        database.execute(statement, values)
+
+
+# -- going on ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_was_killed_goes_on_until_it_is_stopped(machine: Machine, port: str) -> None:
+    assert start(machine, port) == "new"
+    machine.python(WRITE, f"127.0.0.1:{port}")
+    id = kept(machine)["cluster_id"]
+    kill_all(machine)
+    assert start(machine, port) == id
+    told = machine.python(READ, f"127.0.0.1:{port}", "actor").split()
+    assert told == ["0.1", "1"], "the actor has started again, as max_restarts allows"
+    assert "goes on" in machine.well("stop", "--keep")
+    assert start(machine, port) == id
+    assert machine.python(READ, f"127.0.0.1:{port}").split() == ["0.1"]
+    about = kept(machine)
+    assert about["incarnation"] == 3
+    assert [event["text"] for event in about["events"]] == [
+        f"the control service goes on with the cluster, as number {number}" for number in (2, 3)
+    ]
+    machine.well("stop")
+    assert start(machine, port) == "new"
+    assert kept(machine)["cluster_id"] != id
+    machine.well("stop", "--force")
+    assert start(machine, port) == "new", "a cluster that was stopped is over, however that was done"
+    machine.well("stop")
+
+
+def test_a_service_that_was_killed_is_started_again_and_can_be_stopped(machine: Machine, port: str) -> None:
+    start(machine, port)
+    id = kept(machine)["cluster_id"]
+    (control,) = machine.pids("control")
+    os.kill(control, signal.SIGKILL)
+    wait_for(lambda: machine.pids("control") not in ([], [control]), WITHIN_S, "another control service")
+    about = wait_for(lambda: machine.skate("store", "status", "--json").out, WITHIN_S, "it to answer")
+    assert (json.loads(about)["cluster_id"], json.loads(about)["incarnation"]) == (id, 2)
+    assert "1 node" in machine.well("status")
+    assert machine.well("stop").count("Ended the control service") == 1
+    assert machine.pids() == []
+    assert start(machine, port) == "new"
+    os.kill(machine.pids("control")[0], signal.SIGKILL)
+    machine.well("stop")  # while its node starts it again
+    assert machine.pids() == []
+    assert start(machine, port) == "new", "that cluster was stopped"
+    machine.well("stop")
+
+
+def test_a_head_that_stays_keeps_its_cluster_unless_it_is_interrupted(machine: Machine, port: str) -> None:
+    id = "new"
+    for number, says in ((signal.SIGTERM, "Ended."), (None, "ended with code -9"), (signal.SIGINT, "Ended.")):
+        with machine.begin("start", "--head", "--port", port, "--block", *SMALL) as process:
+            assert process.stdout is not None
+            told = ""
+            while "One more node" not in told:
+                told += process.stdout.readline()
+            assert "A new cluster runs" in told if id == "new" else f"goes on: {id}" in told
+            id = kept(machine)["cluster_id"]
+            if number is not None:
+                process.send_signal(number)
+            else:
+                os.kill(machine.pids("node")[0], signal.SIGKILL)
+            out, err = process.communicate(timeout=COMMAND_S)
+            assert says in out + err
+        assert machine.pids() == []
+    assert start(machine, port) == "new", "Ctrl-C ends the cluster"
+    machine.well("stop")
+
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_is_where_it_was_said_to_be(machine: Machine, port: str) -> None:
+    assert start(machine, port, "--store", "memory") == "new"
+    assert "in the memory of the control service" in machine.well("store", "status")
+    machine.fails("store", "check", says=["keeps its state in memory"])
+    kill_all(machine)
+    assert start(machine, port, "--store", "memory") == "new"
+    machine.well("stop")
+    assert not (machine.home / ".skate" / "store").exists()
+
+    there, elsewhere = machine.home / "there", machine.home / "elsewhere"
+    start(machine, port, SKATE_STORE=str(there))
+    assert kept(machine)["shards"][0]["members"][0]["address"] == str(there / FILE_NAME)
+    (control,) = machine.pids("control")
+    for command in ("check", "dump", "wipe"):
+        machine.fails("store", command, says=["is in use", f"process {control} on", f"control service at port {port}"])
+    machine.fails("start", "--head", "--port", "0", "--store", str(there), says=["is in use", f"process {control} on"])
+    machine.fails("start", "--head", "--port", port, "--store", str(elsewhere), says=["runs at", "already"])
+    assert not elsewhere.exists(), "it is not touched by a head that cannot listen"
+    id = kept(machine)["cluster_id"]
+    machine.well("stop", "--keep")
+    other = str(int(port) + 1)
+    assert start(machine, other, "--store", "there") == id, "a store has no port"
+    machine.well("stop")
+    assert start(machine, port, "--port", "0") == "new"
+    assert json.loads(machine.well("list", "nodes", "--json"))
+    machine.well("stop")
+    stores = machine.home / ".skate" / "store"
+    assert not list(stores.rglob(FILE_NAME)), "nothing leads back to a port that the kernel chose"
+
+
+# -- what cannot be used -----------------------------------------------------------------------------------------------
+
+
+def test_a_head_refuses_a_store_that_it_cannot_use(machine: Machine, port: str, small_disk: Path) -> None:
+    def refuses(path: Path, *says: str) -> None:
+        machine.fails("start", "--head", "--port", port, "--store", str(path), says=["could not start", *says])
+
+    file = machine.home / "file"
+    file.touch()
+    refuses(file, "a file where a directory should be", "name a directory")
+    refuses(file / "below", "a file where a directory should be")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refuses(small_disk / "store", "Read-only file system", "name another directory")
+    store = machine.home / "store"
+    SqliteStorage(store).close()
+    change(store, "PRAGMA user_version = 99")
+    refuses(store, "a later version of Skate", "start that version")
+    change(store, "PRAGMA application_id = 1")
+    refuses(store, "not a store of Skate", "name another directory")
+    machine.fails("store", "wipe", "--yes", "--store", str(store), says=["another program made"])
+    assert (store / FILE_NAME).exists()
+    (store / FILE_NAME).write_bytes(b"x" * 10_000)
+    refuses(store, "is damaged", "skate store check")
+    machine.fails("store", "check", "--store", str(store), says=["is damaged"])
+    assert machine.well("store", "wipe", "--yes", "--store", str(store)).startswith("Removed")
+    assert not (store / FILE_NAME).exists()
+
+
+def test_rows_that_cannot_be_read_are_named_and_can_be_taken_out(machine: Machine, port: str) -> None:
+    start(machine, port)
+    machine.python(WRITE, f"127.0.0.1:{port}")
+    id = kept(machine)["cluster_id"]
+    kill_all(machine)
+    store = machine.home / ".skate" / "store" / port
+    named = ("--store", str(store))
+    assert "All rows can be read" in machine.well("store", "check", *named)
+
+    storage = SqliteStorage(store, must_exist=True)
+    blob = next(key for key, _ in storage.scan(tables.KV) if key.endswith(b"blob"))
+    storage.write([Put(tables.KV, b"\0odd", b"\xc1")])
+    assert storage.flush(WITHIN_S)
+    storage.close()
+    machine.fails(
+        "start", "--head", "--port", port, says=["the key b'\\x00odd' of the table 'kv'", "skate store check"]
+    )
+    change(store, "UPDATE rows SET value = x'00' WHERE key = ?", blob)
+    machine.fails(
+        "start", "--head", "--port", port, says=["damaged: the key", "of the table 'kv'", "skate store check"]
+    )
+
+    done = machine.skate("store", "check", *named)
+    assert (done.code, done.err) == (1, "")
+    assert "Its checksum does not fit its bytes" in done.out
+    assert "no record that this version of Skate knows" in done.out
+    found = json.loads(machine.skate("store", "check", "--json", *named).out)
+    assert {bytes.fromhex(row["key"]) for row in found["bad_rows"]} == {blob, b"\0odd"}
+    dumped = machine.skate("store", "dump", *named)
+    assert dumped.code == 1
+    assert "2 rows could not be read" in dumped.err
+    assert "hunter2" not in dumped.out, "variables of the environment are not shown"
+    rows = [json.loads(line) for line in dumped.out.splitlines()]
+    assert {"table": "kv", "key": {"namespace": "here", "key": "rate"}} in [
+        {"table": row["table"], "key": row["key"]} for row in rows
+    ]
+    (actor,) = [row["value"]["actor"] for row in rows if row["table"] == "actors"]
+    assert (actor["info"]["name"], actor["info"]["env"]) == ("counter", {"PASSWORD": "(hidden)"})
+
+    assert "Removed 2 rows" in machine.well("store", "check", "--remove", *named)
+    assert start(machine, port) == id
+    assert machine.python(READ, f"127.0.0.1:{port}").split() == ["0.1"]
+    machine.well("stop", "--keep")
+
+    wipe = machine.fails("store", "wipe", *named, says=["nothing was removed"])
+    assert f"Type {id} to remove it" in wipe.out
+    asked = subprocess.run(
+        machine.command("store", "wipe", *named), env=machine.environment(), input=f"{id}\n", text=True,
+        capture_output=True, timeout=COMMAND_S, check=True,
+    )  # fmt: skip
+    assert f"Removed the store of cluster {id}" in asked.stdout
+    machine.fails("store", "check", *named, says=["there is no store in"])
+    assert start(machine, port) == "new"
+    machine.well("stop")
+
+
+def test_the_end_of_a_cluster_that_cannot_be_written_is_told(machine: Machine, port: str, small_disk: Path) -> None:
+    start(machine, port, "--store", str(small_disk / "store"))
+    (small_disk / "ballast").write_bytes(bytes(1900 << 10))
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "more").write_bytes(bytes(1 << 20))
+    stopped = machine.skate("stop")
+    assert stopped.code == 0
+    assert machine.pids() == [], "it ends all the same"
