@@ -5,6 +5,7 @@
     skate.kv.put("leader", me, overwrite=False)   # True for the one who is first
 
 Each namespace has keys of its own. Values are bytes of at most a megabyte: what is larger belongs into an object.
+Keys have at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from skate._worker.current import get_runtime
 __all__ = ["delete", "get", "keys", "put"]
 
 VALUE_BYTES_MAX = 1 << 20
+#: With the namespace.
+KEY_BYTES_MAX = 64 << 10
 
 
 def put(key: str | bytes, value: bytes, *, overwrite: bool = True, namespace: str | None = None) -> bool:
@@ -58,5 +61,10 @@ def _ask(what: str, key: str | bytes, namespace: str | None, value: bytes = b"",
     runtime = get_runtime()
     raw = key.encode() if isinstance(key, str) else key
     space = runtime.welcome.namespace if namespace is None else namespace
+    if (size := len(raw) + len(space.encode())) > KEY_BYTES_MAX:
+        raise ValueError(
+            f"kv.{what}({raw[:20]!r}…): the key and its namespace have {size} bytes, and {KEY_BYTES_MAX} is the most. "
+            "Use a hash of it as the key."
+        )
     answer = runtime.request(lambda number: KeyValue(number, what, space, raw, value, overwrite))
     return answer.body

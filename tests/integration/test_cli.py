@@ -12,14 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-import netns
 from machine import COMMAND_S, SMALL, Machine
 from netns import Network
 from skate.cluster_utils import Cluster
@@ -43,15 +41,6 @@ def where(seconds):
 nodes = set(skate.get([where.remote(0.1) for _ in range(20)]))
 print(sum(node["Alive"] for node in skate.nodes()), len(nodes))
 """
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    reason = netns.reason_to_skip()
-    if reason:
-        pytest.skip(reason)
-    with Network(hosts=2) as network:
-        yield network
 
 
 # -- a cluster, from its start to its end ------------------------------------------------------------------------------

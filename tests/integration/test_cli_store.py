@@ -9,12 +9,14 @@ import re
 import signal
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from machine import COMMAND_S, SMALL, Machine
+from netns import Network
 from skate._control.state import tables
 from skate._control.storage.interface import Put
 from skate._control.storage.sqlite import SqliteStorage
@@ -40,6 +42,27 @@ counter = Counter.options(name="counter", lifetime="detached", runtime_env=secre
 skate.get(counter.add.remote())
 skate.kv.put("rate", b"0.1")
 skate.kv.put("blob", bytes(range(10)))
+"""
+
+ELSEWHERE = """
+import sys
+import skate
+
+skate.init(sys.argv[1], namespace="here")
+
+
+@skate.remote(num_cpus=0, resources={"other": 1})
+class Counter:
+    def __init__(self):
+        self.n = 0
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+
+counter = Counter.options(name="elsewhere", lifetime="detached", get_if_exists=True).remote()
+print(skate.get(counter.add.remote(), timeout=30))
 """
 
 READ = """
@@ -106,6 +129,28 @@ def test_a_head_that_was_killed_goes_on_until_it_is_stopped(machine: Machine, po
     machine.well("stop")
 
 
+def test_nodes_of_other_machines_wait_for_the_head(machine: Machine, port: str, tmp_path: Path) -> None:
+    start(machine, port)
+    other = Machine(tmp_path / "other")
+    other.token.parent.mkdir(mode=0o700)
+    other.token.touch(mode=0o600)
+    other.token.write_bytes(machine.token.read_bytes())
+    try:
+        other.well("start", "--address", f"127.0.0.1:{port}", "--resources", '{"other": 1}', *SMALL)
+        assert machine.python(ELSEWHERE, f"127.0.0.1:{port}").split() == ["1"]
+        before = json.loads(other.well("list", "nodes", "--json"))
+        machine.well("stop", "--force", "--keep")
+        start(machine, port)
+        assert other.python(ELSEWHERE, f"127.0.0.1:{port}").split() == ["2"], "it has lived on"
+        after = json.loads(other.well("list", "nodes", "--json"))
+        name = next(node["node_id"] for node in before if "other" in node["total"])
+        assert name in {node["node_id"] for node in after}
+        machine.well("stop")
+        wait_for(lambda: other.pids() == [], WITHIN_S, "the node to end with its cluster")
+    finally:
+        other.skate("stop", "--force")
+
+
 def test_a_service_that_was_killed_is_started_again_and_can_be_stopped(machine: Machine, port: str) -> None:
     start(machine, port)
     id = kept(machine)["cluster_id"]
@@ -144,6 +189,25 @@ def test_a_head_that_stays_keeps_its_cluster_unless_it_is_interrupted(machine: M
         assert machine.pids() == []
     assert start(machine, port) == "new", "Ctrl-C ends the cluster"
     machine.well("stop")
+
+
+# -- as the page says --------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path, network: Network) -> None:
+    """Lines that begin with `$` are commands. Behind each is what it prints; … stands for anything."""
+    machine = Machine(tmp_path / "home", network.hosts[0])  # a network of its own, in which the usual port is free
+    page = (Path(__file__).resolve().parents[2] / "docs" / "high-availability.md").read_text()
+    (code,) = re.findall(r"```python no-run\n(.*?)```", page, re.DOTALL)
+    machine.script(code, "orders.py")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    commands = re.findall(r"^    \$ (.*)\n((?:(?:    (?!\$).*)?\n)*)", page, re.MULTILINE)
+    assert len(commands) == 8
+    for command, says in commands:
+        done = machine.run(["bash", "-c", command], PATH=path)
+        assert (done.code, done.err) == (0, ""), (command, done)
+        expected = "\n".join(line[4:] for line in says.splitlines()).rstrip()
+        assert re.fullmatch(re.escape(expected).replace("…", ".*"), done.out.rstrip(), re.DOTALL), (command, done)
 
 
 # -- where -------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,13 @@ def test_the_first_wins(anywhere: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "error"), [(1, b"", TypeError), ("k", "text", TypeError), ("k", bytes(2 << 20), ValueError)]
+    ("key", "value", "error"),
+    [
+        (1, b"", TypeError),
+        pytest.param("k" * (64 << 10) + "k", b"", ValueError, id="long"),
+        ("k", "text", TypeError),
+        ("k", bytes(2 << 20), ValueError),
+    ],
 )
 def test_what_cannot_be_kept_is_refused(key: object, value: object, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"kv\.put"):

@@ -21,6 +21,7 @@ import msgspec
 
 from skate._control.crash_points import VARIABLE
 from skate._node.interpreter import command
+from skate._node.remote_control import RemoteControl
 from skate._node.launch import start_control
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class Supervisor:
     def __init__(self, daemon: Daemon, supervised: Supervised) -> None:
         self._daemon = daemon
         self._supervised = supervised
-        assert daemon.neighbours is not None, "a node that is alone has no control service"
-        self._control = daemon.neighbours.control
+        control = daemon.control
+        assert isinstance(control, RemoteControl), "a node that is alone has no control service"
+        self._control = control
         supervised.cluster_id = self._control.cluster_id
         self._process: subprocess.Popen[bytes] | None = None
         self._pause_s = 0.0
