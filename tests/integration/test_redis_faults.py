@@ -312,7 +312,7 @@ def test_a_change_waits_until_the_authority_can_note_it(servers: Callable[..., l
 def test_a_large_row_is_no_silence(servers: Callable[..., list[Server]], tmp_path: Path) -> None:
     chain = servers(2)
     with opened(tmp_path, chain) as storage:
-        value = bytes(24 << 20)
+        value = bytes(16 << 20)
         storage.write([Put("t", b"k", value)])
         assert storage.flush(WITHIN_S)
         assert [done.error for done in storage.completed()] == [None]

@@ -26,6 +26,7 @@ from voter import SimVoter
 
 from skate._control.storage import errors
 from skate._control.storage.address import parse
+from skate._control.storage.interface import Done, Put
 from skate._control.storage.redis.leadership import Standby
 from skate._control.storage.redis.majority_authority import MajorityAuthority, as_ballotted
 from skate._control.storage.redis.requests import VOTE, script
@@ -216,6 +217,27 @@ def test_a_leader_that_was_frozen_finds_that_it_was_replaced(servers: list[Serve
             check(storage, acknowledged)
         finally:
             storage.close()
+
+
+def test_a_leader_with_nothing_to_write_finds_that_it_was_replaced(servers: list[Server]) -> None:
+    address = parse(redis_servers.address(servers))
+    older = RedisStorage(address, "", has_standby=True, **OPTIONS)
+    try:
+        newer = RedisStorage(address, "", has_standby=True, **OPTIONS)
+        try:
+            ended: list[Done] = []
+            wait_for(lambda: ended.extend(older.completed()) or ended, WITHIN_S, "the older leader to notice")
+            assert [(done.number, type(done.error)) for done in ended] == [(0, errors.StorageFenced)]
+            assert older.completed() == []
+            assert not older.holds_lease
+            with pytest.raises(errors.StorageFenced):
+                older.write([])
+            newer.write([Put("t", b"k", b"v")])
+            assert newer.flush(WITHIN_S)
+        finally:
+            newer.close()
+    finally:
+        older.close()
 
 
 def test_the_chain_changes_while_one_voter_is_gone(servers: list[Server]) -> None:

@@ -15,7 +15,8 @@ Lazy:       a lazy batch may wait for the next one that is not, or for a moment 
 Waiting:    no method but `flush`, `close`, `describe` and the readers waits for a disk or a network. What cannot be
             written yet is kept (its bounds are in `admission.py`), and tried again; `trouble` says why.
 Failing:    an error that `completed` reports is final: the storage has ended, this batch and all later ones carry the
-            error, and each of them may be stored or not.
+            error, and each of them may be stored or not. If nothing was under way, `completed` says so once, with the
+            number 0.
 Threads:    one thread calls a storage. An engine has threads of its own, or it does its work in `completed`: then its
             descriptor is readable whenever there is some.
 """

@@ -32,7 +32,7 @@ from skate._core.cluster.configuration import MemberID
 WATCHES_MAX = 5
 #: Above this a batch is large, and a server may take its time to receive it and to run the script.
 LARGE_BYTES = 4 << 20
-LARGE_BYTES_PER_S = 20e6
+LARGE_BYTES_PER_S = 5e6
 #: A server that copies another one says this until it has all.
 _NOT_YET = ("LOADING", "MASTERDOWN")
 

@@ -370,6 +370,7 @@ class RedisShard:
         self._error = error
         self._trouble = None
         self._end_all(error)
+        self._members.close()
 
     def _note(self, members: tuple[MemberID, ...]) -> Note:
         return Note(self.shard, members, self._chain.configuration.slots.hex())

@@ -103,6 +103,8 @@ class RedisStorage:
         self._shards: list[RedisShard] = []
         self._reachable_at = reachable_at
         self._renewals: Renewals | None = None
+        #: Whether it was reported that the storage ended while nothing was under way.
+        self._has_told = False
         self._authority: Authority
         if has_standby:
             self._authority = MajorityAuthority(self._leader, voters_of(address.servers, witnesses))
@@ -270,7 +272,13 @@ class RedisStorage:
         return self._storage.write(batch, lazy=lazy)
 
     def completed(self) -> list[Done]:
-        return self._storage.completed()
+        done = self._storage.completed()
+        if not done and not self._has_told:
+            error = next((shard.error for shard in self._shards if shard.error is not None), None)
+            if error is not None:
+                self._has_told = True
+                return [Done(0, (), error)]
+        return done
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         return self._storage.scan(table, prefix)
