@@ -318,3 +318,24 @@ def test_a_large_row_is_no_silence(servers: Callable[..., list[Server]], tmp_pat
         assert [done.error for done in storage.completed()] == [None]
         assert dict(storage.scan("t")) == {b"k": value}
         assert has_members(storage, *chain)
+
+
+def test_a_member_that_is_not_named_any_more_stays_until_it_fails(
+    servers: Callable[..., list[Server]], tmp_path: Path
+) -> None:
+    one, two, three = servers(3)
+    with opened(tmp_path, [one, two]) as storage:
+        load = Load(storage)
+        load.run_more(20)
+        load.end()
+    with opened(tmp_path, [one, three]) as storage:
+        load = Load(storage, load.written)
+        load.run(lambda: has_members(storage, one, two, three), "the new server to be a member")
+        two.kill()
+        load.run_more(20)
+        assert storage.status().shards[0].missing == []
+        two.restart_empty()
+        three.kill()
+        load.run_more(20)
+        assert storage.status().shards[0].missing == [three.name]
+        load.check(one)

@@ -120,6 +120,13 @@ def admitted(authority: MajorityAuthority) -> int:
     return sum(answer is not None and answer.vote.value != "NOT_ADMITTED" for answer in answers)
 
 
+def test_the_first_service_waits_for_no_leader(servers: list[Server]) -> None:
+    address = parse(redis_servers.address(servers))
+    give_up_at = time.monotonic() + 2 * LEASE_S
+    assert not Standby(address, lease_s=LEASE_S).wait(lambda: time.monotonic() > give_up_at), "there is no store"
+    assert Standby(address, lease_s=LEASE_S).wait(begins=True)
+
+
 def test_two_voters_are_too_few(servers: list[Server], tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError, match="needs 3 voters, and there are 2"):
         RedisStorage(parse(redis_servers.address(servers[:2])), tmp_path, has_standby=True)
@@ -172,6 +179,7 @@ def said(process: subprocess.Popen[str], lines: int) -> int:
 
 def take_over(chain: list[Server], witness: Server) -> RedisStorage:
     address, witnesses = parse(redis_servers.address(chain)), parse(redis_servers.address([witness])).servers
+    assert Standby(address, witnesses, lease_s=LEASE_S).wait(lambda: True) is False
     standby = Standby(address, witnesses, lease_s=LEASE_S)
     give_up_at = time.monotonic() + WITHIN_S
     assert standby.wait(lambda: time.monotonic() > give_up_at), "the leader is still heard of"

@@ -76,9 +76,16 @@ class Joiners:
                 self.look_for(server.name)
 
     def look_for(self, member: MemberID) -> None:
-        if member not in self._wanted:
+        """One that the address does not name any more may stay away."""
+        if member not in self._wanted and member in {server.name for server in self._servers}:
             self._wanted.add(member)
             self._poller.after(0.0, partial(self._look, member))
+
+    @property
+    def missing(self) -> list[MemberID]:
+        """Servers that were named, are no members, and were not refused."""
+        names = [server.name for server in self._servers]
+        return [name for name in names if name not in self._chain.links and name not in self.refused]
 
     def refuse(self, member: MemberID, reason: str) -> None:
         self._refused(member, ServerRefused(f"The server {member} cannot join.", reason))

@@ -68,23 +68,33 @@ class Standby:
         self._period_s = RENEW_PERIOD_S / 2 * lease_s / LEASE_S
         self.lease = SuccessorLease(time.monotonic(), lease_s)
 
-    def wait(self, is_over: Callable[[], bool] = lambda: False, pause: Callable[[float], None] = time.sleep) -> bool:
-        """Wait until the leader is silent. False: `is_over` said so before."""
+    def wait(
+        self,
+        is_over: Callable[[], bool] = lambda: False,
+        *,
+        begins: bool = False,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> bool:
+        """Wait until the leader is silent. False: `is_over` said so before.
+
+        begins: do not wait for a store to be begun. The service that is to begin it waits like this, too: when its
+        machine comes back after another one took over, it steps aside.
+        """
         try:
             while not is_over():
-                if self._look():
+                if self._look(begins):
                     return True
                 pause(self._period_s)
             return False
         finally:
             self._authority.close()
 
-    def _look(self) -> bool:
-        """Whether there is a store whose leader is silent."""
+    def _look(self, begins: bool) -> bool:
+        """Whether there is a store whose leader is silent, or none."""
         newest = self._authority.newest_heard_of()
         if newest is None or newest.epoch == 0:
             self.lease = SuccessorLease(time.monotonic(), self.lease.lease_s)
-            return False
+            return begins
         tail = newest.shards[0].members[-1]
         server = self._servers.get(tail)
         if server is not None:

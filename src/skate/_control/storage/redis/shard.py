@@ -551,6 +551,7 @@ class RedisShard:
             members=members,
             waiting=self._admission.written - self._ended,
             joining=chain.attempt.member if chain.attempt is not None else None,
+            missing=[*self._joiners.missing],
             refused={name: str(why) for name, why in self._joiners.refused.items()},
             trouble=str(self._trouble.error) if self._trouble is not None else None,
             changes=list(self.history),

@@ -53,6 +53,8 @@ class ShardStatus(msgspec.Struct, frozen=True):
     waiting: int
     #: The server that is about to become a member.
     joining: str | None
+    #: Servers that were named and are no members: they do not answer, or wait for their turn to join.
+    missing: list[str]
     #: Servers that cannot become members, and why.
     refused: dict[str, str]
     #: Why nothing can be written.
