@@ -41,10 +41,23 @@ def program(kind: str) -> str | None:
 KINDS = [kind for kind in _WHEELS if program(kind) is not None]
 
 
+#: A server in cluster mode listens on its port plus 10,000 as well.
+PORT_MAX = 55_000
+#: Another program may take a port before the server has it.
+PORTS_TRIED = 5
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port <= PORT_MAX:
+            return port
+
+
+class Ended(Exception):
+    """The server ended instead of listening."""
 
 
 class Server:
@@ -57,8 +70,14 @@ class Server:
         self.program = path
         self.options = options
         self.folder = tempfile.TemporaryDirectory(prefix="redis-server-")
-        self.port = free_port()
-        self.start()
+        for attempt in range(PORTS_TRIED):
+            self.port = free_port()
+            try:
+                self.start()
+                return
+            except Ended:
+                if attempt == PORTS_TRIED - 1:
+                    raise
 
     @property
     def name(self) -> str:
@@ -74,12 +93,13 @@ class Server:
         wait_for(self.is_there, WITHIN_S, f"{self.kind}-server to listen on port {self.port}")
 
     def is_there(self) -> bool:
-        assert self.process.poll() is None, f"{self.kind}-server ended with {self.process.returncode}"
+        if self.process.poll() is not None:
+            raise Ended(f"{self.kind}-server ended with {self.process.returncode}")
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=WITHIN_S).close()
-        except ConnectionRefusedError:
-            return False
-        return True
+            info = Server.call(self, "INFO", "server")
+        except (ConnectionError, hiredis.ReplyError) as error:  # it wants a password, or loads its data
+            return "NOAUTH" in str(error)
+        return f"process_id:{self.pid}\r\n".encode() in info
 
     def kill(self) -> None:
         self.process.kill()
@@ -110,7 +130,8 @@ class Server:
             reader = hiredis.Reader(notEnoughData=self)
             while (answer := reader.gets()) is self:
                 data = connection.recv(1 << 16)
-                assert data, "the server ended the connection"
+                if not data:
+                    raise ConnectionResetError("the server ended the connection")
                 reader.feed(data)
         if isinstance(answer, hiredis.ReplyError):
             raise answer

@@ -17,9 +17,9 @@ import pytest
 import redis_servers
 from redis_load import TABLE, Load
 from redis_servers import KINDS, WITHIN_S, Server
-from skate._control.storage.address import parse
 from skate._control.storage.errors import StorageError
 from skate._control.storage.interface import Delete
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
 
 pytestmark = pytest.mark.skipif(not KINDS, reason="no redis-server and no valkey-server")

@@ -14,9 +14,9 @@ import pytest
 import redis_servers
 from redis_load import Load
 from redis_servers import KINDS, WITHIN_S, Server
-from skate._control.storage.address import parse
 from skate._control.storage.errors import StorageFenced, StorageLost, StorageUnreachable
 from skate._control.storage.interface import Put
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
 from waiting import wait_for
 

@@ -16,8 +16,8 @@ import redis_servers
 from redis_load import Load
 from redis_servers import KINDS, WITHIN_S, Server
 from skate._control.storage import errors
-from skate._control.storage.address import parse
 from skate._control.storage.interface import Put
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
 
 pytestmark = pytest.mark.skipif(not KINDS, reason="no redis-server and no valkey-server")
@@ -27,7 +27,7 @@ SERVICE = """
 import sys
 sys.path.insert(0, {tests!r})
 from redis_load import Load
-from skate._control.storage.address import parse
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
 
 storage = RedisStorage(parse({address!r}), {directory!r})

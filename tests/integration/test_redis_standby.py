@@ -25,11 +25,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "sim"))
 from voter import SimVoter
 
 from skate._control.storage import errors
-from skate._control.storage.address import parse
 from skate._control.storage.interface import Done, Put
-from skate._control.storage.redis.leadership import Standby
-from skate._control.storage.redis.majority_authority import MajorityAuthority, as_ballotted
-from skate._control.storage.redis.requests import VOTE, script
+from skate._control.storage.redis.authority.leadership import Standby
+from skate._control.storage.redis.authority.majority import MajorityAuthority, as_ballotted
+from skate._control.storage.redis.connection.address import parse
+from skate._control.storage.redis.connection.requests import VOTE, script
 from skate._control.storage.redis.store import RedisStorage
 from skate._core.cluster.configuration import Changed, Configuration, LeaderID, MemberID, Refused, ShardChain
 from skate._core.cluster.register import Ballot, Ballotted
@@ -139,7 +139,7 @@ LEADER = """
 import sys
 sys.path.insert(0, {tests!r})
 from redis_load import Load
-from skate._control.storage.address import parse
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.errors import StorageError
 from skate._control.storage.redis.store import RedisStorage
 

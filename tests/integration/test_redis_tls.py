@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 from redis_load import Load
 from redis_servers import KINDS, WITHIN_S, Server
 from skate._control.storage import errors
-from skate._control.storage.address import parse
 from skate._control.storage.interface import Put
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
 
 pytestmark = pytest.mark.skipif(not KINDS, reason="no redis-server and no valkey-server")

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redis_servers
-from skate._control.storage.address import parse
 from skate._control.storage.admission import (
     BATCH_BYTES_MAX,
     OPERATIONS_MAX,
@@ -28,6 +27,7 @@ from skate._control.storage.admission import (
 from skate._control.storage.errors import BatchRefused, StorageBusy, StorageClosed, StorageError
 from skate._control.storage.interface import AppendAt, CompareAndSet, Delete, Done, Operation, Put, Storage
 from skate._control.storage.memory import MemoryStorage, after
+from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
 from skate._control.storage.sharded import ShardedStorage
 from skate._control.storage.slots import Layout

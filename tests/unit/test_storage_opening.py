@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from skate._control.storage.address import RedisAddress, Server, parse
 from skate._control.storage.errors import StorageAddressError, StorageError
 from skate._control.storage.memory import MemoryStorage
 from skate._control.storage.opening import VARIABLE, address_of, open_storage
+from skate._control.storage.redis.connection.address import RedisAddress, Server, parse
 from skate._control.storage.sqlite import SqliteStorage
 
 

@@ -9,7 +9,6 @@ sqlite       an engine on this machine's disk: one thread, grouped commits
 sqlite_file    … its file: schema, checksums, migration, size
 directory      … its directory: one service at a time
 redis/       an engine on Redis and Valkey servers: chains, one a shard; see there
-address        … the address of such a store
 slots        which of several shards has a key
 sharded      several storages as one
 """

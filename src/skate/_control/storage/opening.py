@@ -20,12 +20,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from skate._control.storage.address import is_redis, parse
 from skate._control.storage.errors import StorageAddressError, StorageError
 from skate._control.storage.interface import Storage
+from skate._control.storage.redis.connection.address import is_redis, parse
 
 if TYPE_CHECKING:
-    from skate._control.storage.redis.leadership import Standby
+    from skate._control.storage.redis.authority.leadership import Standby
 
 log = logging.getLogger("skate")
 
@@ -135,7 +135,7 @@ def stand_by(store: str = "", *, witnesses: str = "", environ: Mapping[str, str]
     servers = parse(address)
     voters = parse(witnesses).servers if witnesses else ()
     _check_client()
-    from skate._control.storage.redis.leadership import Standby
+    from skate._control.storage.redis.authority.leadership import Standby
 
     return Standby(servers, voters)
 

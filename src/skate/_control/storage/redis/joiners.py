@@ -13,11 +13,11 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from skate._control.storage.address import Server
 from skate._control.storage.errors import ServerNotEmpty, ServerRefused, StorageError, StorageOfOtherCluster
-from skate._control.storage.redis.handshake import Dialled, Facts, check_distinct, dial, replica
+from skate._control.storage.redis.connection.address import Server
+from skate._control.storage.redis.connection.handshake import Dialled, Facts, check_distinct, dial, replica
+from skate._control.storage.redis.connection.poller import Poller
 from skate._control.storage.redis.members import Members
-from skate._control.storage.redis.poller import Poller
 from skate._core.cluster import chain_messages as m
 from skate._core.cluster.chain import Chain, State
 from skate._core.cluster.configuration import MemberID

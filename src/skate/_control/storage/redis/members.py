@@ -18,12 +18,20 @@ from typing import Any
 import msgspec
 from hiredis import ReplyError
 
-from skate._control.storage.address import Server
 from skate._control.storage.errors import StorageError
-from skate._control.storage.redis.handshake import Dialled, Facts, dial
-from skate._control.storage.redis.poller import Poller
-from skate._control.storage.redis.requests import META, Broken, Requests, as_batches, as_reply, executed, packed
-from skate._control.storage.redis.wire import Answer, Wire
+from skate._control.storage.redis.connection.address import Server
+from skate._control.storage.redis.connection.handshake import Dialled, Facts, dial
+from skate._control.storage.redis.connection.poller import Poller
+from skate._control.storage.redis.connection.requests import (
+    META,
+    Broken,
+    Requests,
+    as_batches,
+    as_reply,
+    executed,
+    packed,
+)
+from skate._control.storage.redis.connection.wire import Answer, Wire
 from skate._core.cluster import chain_messages as m
 from skate._core.cluster.chain_messages import Reply, Verdict
 from skate._core.cluster.configuration import MemberID

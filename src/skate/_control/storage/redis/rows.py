@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skate._control.storage.errors import StorageClosed, StorageUnreachable
-from skate._control.storage.redis.requests import ROWS, escaped, executed
+from skate._control.storage.redis.connection.requests import ROWS, escaped, executed
 from skate._core.cluster.chain import State
 from skate._core.cluster.chain_messages import Verdict
 

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from skate._control.storage.address import Server
 from skate._control.storage.admission import Admission
 from skate._control.storage.errors import (
     StorageClosed,
@@ -31,12 +30,13 @@ from skate._control.storage.errors import (
 from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Put, Trouble
 from skate._control.storage.redis import rows
 from skate._control.storage.redis.batches import Batch, Gathering, ends
-from skate._control.storage.redis.handshake import Facts
+from skate._control.storage.redis.connection.address import Server
+from skate._control.storage.redis.connection.handshake import Facts
+from skate._control.storage.redis.connection.poller import Poller
+from skate._control.storage.redis.connection.requests import Requests
 from skate._control.storage.redis.identity import META_KEY, META_TABLE, Identity
 from skate._control.storage.redis.joiners import Joiners
 from skate._control.storage.redis.members import Members, Note
-from skate._control.storage.redis.poller import Poller
-from skate._control.storage.redis.requests import Requests
 from skate._control.storage.redis.status import MemberStatus, ShardStatus
 from skate._core.cluster import chain_messages as m
 from skate._core.cluster.chain import SILENCE_S, Chain, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from skate._control.storage.redis.handshake import Facts
+from skate._control.storage.redis.connection.handshake import Facts
 from skate._core.cluster.chain import Link
 
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from skate._control.storage.address import RedisAddress, Server
 from skate._control.storage.admission import Admission
 from skate._control.storage.errors import (
     AuthorityMissing,
@@ -30,13 +29,14 @@ from skate._control.storage.errors import (
     StorageUnreachable,
 )
 from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Storage, Trouble
-from skate._control.storage.redis.file_authority import FileAuthority
-from skate._control.storage.redis.handshake import Facts, ask_once, check_distinct, dial, replica
+from skate._control.storage.redis.authority.file import FileAuthority
+from skate._control.storage.redis.authority.leadership import RENEWAL_KEY, Renewals, Standby
+from skate._control.storage.redis.authority.majority import MajorityAuthority, voters_of
+from skate._control.storage.redis.connection.address import RedisAddress, Server
+from skate._control.storage.redis.connection.handshake import Facts, ask_once, check_distinct, dial, replica
+from skate._control.storage.redis.connection.requests import Requests, as_reply
 from skate._control.storage.redis.joiners import not_empty, of_other_cluster
-from skate._control.storage.redis.leadership import RENEWAL_KEY, Renewals, Standby
-from skate._control.storage.redis.majority_authority import MajorityAuthority, voters_of
 from skate._control.storage.redis.members import Note
-from skate._control.storage.redis.requests import Requests, as_reply
 from skate._control.storage.redis.shard import Authority, RedisShard
 from skate._control.storage.redis.status import StoreStatus
 from skate._control.storage.sharded import ShardedStorage

@@ -18,7 +18,6 @@ import msgspec
 import redis
 from redis.connection import Connection, SSLConnection
 
-from skate._control.storage.address import Server
 from skate._control.storage.errors import (
     ServerEvicts,
     ServerIsReplica,
@@ -31,7 +30,8 @@ from skate._control.storage.errors import (
     StorageError,
     StorageUnreachable,
 )
-from skate._control.storage.redis.requests import LOADS, META, SHAS, VOTE
+from skate._control.storage.redis.connection.address import Server
+from skate._control.storage.redis.connection.requests import LOADS, META, SHAS, VOTE
 
 VERSION_MIN = (6, 0)
 

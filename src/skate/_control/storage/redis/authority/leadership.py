@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from skate._control.storage.address import RedisAddress, Server
 from skate._control.storage.errors import StorageError
-from skate._control.storage.redis.handshake import ask_once
+from skate._control.storage.redis.authority.majority import MajorityAuthority, voters_of
+from skate._control.storage.redis.connection.address import RedisAddress, Server
+from skate._control.storage.redis.connection.handshake import ask_once
+from skate._control.storage.redis.connection.requests import ROWS, packed
 from skate._control.storage.redis.identity import META_TABLE
-from skate._control.storage.redis.majority_authority import MajorityAuthority, voters_of
-from skate._control.storage.redis.requests import ROWS, packed
 from skate._control.storage.redis.shard import RedisShard
 from skate._core.cluster.configuration import LeaderID
 from skate._core.cluster.lease import LEASE_S, RENEW_PERIOD_S, LeaderLease, SuccessorLease

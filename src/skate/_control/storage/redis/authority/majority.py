@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 from hiredis import ReplyError
 
-from skate._control.storage.address import Server
 from skate._control.storage.errors import StorageError, StorageOfOtherCluster, StorageUnreachable
-from skate._control.storage.redis.handshake import Dialled, Facts, dial
-from skate._control.storage.redis.poller import Poller
-from skate._control.storage.redis.requests import VOTE, VOTE_SHA, packed
-from skate._control.storage.redis.wire import Wire
+from skate._control.storage.redis.connection.address import Server
+from skate._control.storage.redis.connection.handshake import Dialled, Facts, dial
+from skate._control.storage.redis.connection.poller import Poller
+from skate._control.storage.redis.connection.requests import VOTE, VOTE_SHA, packed
+from skate._control.storage.redis.connection.wire import Wire
 from skate._core.cluster import register
 from skate._core.cluster.configuration import Changed, Configuration, LeaderID, Refused, VoterID
 from skate._core.cluster.register import Ballot, Ballotted, Proposal, Vote

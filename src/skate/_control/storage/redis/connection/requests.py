@@ -22,7 +22,7 @@ LOG = "skate:log"
 ROWS = "skate:rows:"
 VOTE = "skate:vote"
 
-_SCRIPTS = Path(__file__).parents[1] / "scripts"
+_SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def packed(*words: str | bytes | int) -> bytes:

@@ -18,8 +18,8 @@ from typing import Any
 import hiredis
 
 from skate._control.storage.errors import StorageError
-from skate._control.storage.redis.handshake import Dialled, Facts
-from skate._control.storage.redis.poller import WRITE, Poller
+from skate._control.storage.redis.connection.handshake import Dialled, Facts
+from skate._control.storage.redis.connection.poller import WRITE, Poller
 
 Answer = Callable[[Any], None]
 
