@@ -18,6 +18,7 @@ from redis_servers import KINDS, WITHIN_S, Server
 from skate._control.storage import errors
 from skate._control.storage.interface import Put
 from skate._control.storage.redis.connection.address import parse
+from skate._control.storage.redis.offline import differences, rows_of, survey, wipe
 from skate._control.storage.redis.store import RedisStorage
 
 pytestmark = pytest.mark.skipif(not KINDS, reason="no redis-server and no valkey-server")
@@ -290,3 +291,46 @@ def test_servers_that_do_not_answer_are_named(servers: Servers, tmp_path: Path) 
     text = refused(errors.StorageUnreachable, tmp_path, redis_servers.address([one, two]), open_s=0.5)
     assert one.name in text
     assert two.name in text
+
+
+# -- from outside -----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_surveyed_compared_and_wiped(servers: Servers, tmp_path: Path) -> None:
+    chain = servers(3)
+    text = redis_servers.address(chain[:2])
+    address = parse(redis_servers.address(chain))
+    storage = opened(tmp_path, text, cluster_id="c")
+    try:
+        load = Load(storage)
+        load.run_more(50)
+        load.end()
+        found = survey(address, tmp_path)
+        assert found.configuration is not None
+        assert found.configuration.cluster == "c"
+        assert [(report.is_member, report.cluster) for report in found.servers] == [
+            (True, "c"),
+            (True, "c"),
+            (False, ""),
+        ]
+        assert found.problems == [f"{chain[2].name} is no member of shard 0."]
+        with pytest.raises(errors.StorageLocked):
+            wipe(address, tmp_path)
+        assert Load(storage, load.written).rows(load.written) == dict(storage.scan("load"))
+    finally:
+        storage.close()
+    members = parse(text).servers
+    assert differences(members) == []
+    rows = {key: value for table, key, value in rows_of(members[1]) if table == "load"}
+    assert rows == load.rows(load.written)
+    chain[1].call("HSET", "skate:rows:load", "counter", "7")
+    assert ["counter" in line for line in differences(members)] == [True]
+
+    with pytest.raises(errors.StorageOfOtherCluster):
+        wipe(address, tmp_path, "d")
+    chain[0].call("SET", "mine", "1")
+    assert wipe(address, tmp_path, "c") == [server.name for server in chain]
+    assert [server.call("DBSIZE") for server in chain] == [1, 0, 0]
+    assert survey(address, tmp_path).configuration is None
+    chain[0].call("DEL", "mine")
+    opened(tmp_path, redis_servers.address(chain)).close()

@@ -10,6 +10,7 @@ joiners      servers that come back, or come new
 rows         reading
 identity     what a shard knows about the store
 status       what is shown
+offline      the store as seen from outside: survey, dump, check, wipe
 authority/   who leads, and which servers have everything: a file, or a majority of voters; leases and standbys
 connection/  addresses, connecting, requests and answers, one descriptor for all that is waited for
 

@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import select
-import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -33,7 +32,7 @@ from skate._control.storage.redis.authority.file import FileAuthority
 from skate._control.storage.redis.authority.leadership import RENEWAL_KEY, Renewals, Standby
 from skate._control.storage.redis.authority.majority import MajorityAuthority, voters_of
 from skate._control.storage.redis.connection.address import RedisAddress, Server
-from skate._control.storage.redis.connection.handshake import Facts, ask_once, check_distinct, dial, replica
+from skate._control.storage.redis.connection.handshake import Facts, ask_once, check_distinct, look_at, replica
 from skate._control.storage.redis.connection.requests import Requests, as_reply
 from skate._control.storage.redis.joiners import not_empty, of_other_cluster
 from skate._control.storage.redis.members import Note
@@ -151,7 +150,7 @@ class RedisStorage:
     def _take_over(
         self, address: RedisAddress, cluster_id: str, must_exist: bool, adopts: bool, timeout_s: float
     ) -> Configuration:
-        found = _look_at(address.servers, timeout_s)
+        found = look_at(address.servers, timeout_s)
         facts = {name: each for name, each in found.items() if isinstance(each, Facts)}
         check_distinct(list(facts.values()))
         try:
@@ -334,36 +333,6 @@ def _check_empty(found: dict[MemberID, Facts | StorageError]) -> None:
             raise replica(each)
         if each.keys:
             raise not_empty(each)
-
-
-def _look_at(servers: Sequence[Server], timeout_s: float) -> dict[MemberID, Facts | StorageError]:
-    """What each server says of itself; at the same time, because one may be silent. Raises what is refused."""
-    found: dict[MemberID, Facts | StorageError] = {}
-    broken: list[Exception] = []
-
-    def look(server: Server) -> None:
-        try:
-            dialled = dial(server, timeout_s, check_rights=True)
-        except StorageError as error:
-            found[server.name] = error
-        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
-            broken.append(error)
-        else:
-            dialled.close()
-            found[server.name] = dialled.facts
-
-    threads = [threading.Thread(target=look, args=(server,), name="skate-storage-look") for server in servers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if broken:
-        raise broken[0]
-    ordered = {server.name: found[server.name] for server in servers}
-    for each in ordered.values():
-        if isinstance(each, StorageError) and not isinstance(each, StorageUnreachable):
-            raise each
-    return ordered
 
 
 # -- adoption ---------------------------------------------------------------------------------------------------------

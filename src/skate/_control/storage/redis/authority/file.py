@@ -32,7 +32,7 @@ class FileAuthority:
         self.path = os.path.join(self._directory.path, FILE_NAME)
         self._lock = threading.Lock()
         try:
-            self._present = self._load()
+            self._present = read_record(self.path)
         except BaseException:
             self._directory.close()
             raise
@@ -44,21 +44,6 @@ class FileAuthority:
     def find(self) -> Configuration | None:
         """None: no store was begun from this directory."""
         return self._present
-
-    def _load(self) -> Configuration | None:
-        try:
-            with open(self.path, "rb") as file:
-                return msgspec.json.decode(file.read(), type=Configuration)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise explain(error, self.path) from error
-        except msgspec.MsgspecError as error:
-            raise StorageCorrupt(
-                f"The file {self.path} is damaged.",
-                f"It says which servers have all of the store, and cannot be read: {error}.",
-                "bring back a copy; or move it away and adopt the store, for which all of its servers have to answer.",
-            ) from error
 
     def begin(self, first: Configuration, *, adopts: bool = False) -> Configuration:
         """The first record, or the one that takes the place of one that was lost."""
@@ -97,3 +82,20 @@ class FileAuthority:
 
     def close(self) -> None:
         self._directory.close()
+
+
+def read_record(path: str) -> Configuration | None:
+    """What an authority has noted; None if there is no file."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=Configuration)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise explain(error, path) from error
+    except msgspec.MsgspecError as error:
+        raise StorageCorrupt(
+            f"The file {path} is damaged.",
+            f"It says which servers have all of the store, and cannot be read: {error}.",
+            "bring back a copy; or move it away and adopt the store, for which all of its servers have to answer.",
+        ) from error

@@ -10,6 +10,7 @@ Knows not: chains. Whether a replica or a full server is an error depends on who
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from skate._control.storage.errors import (
 )
 from skate._control.storage.redis.connection.address import Server
 from skate._control.storage.redis.connection.requests import LOADS, META, SHAS, VOTE
+from skate._core.cluster.configuration import MemberID
 
 VERSION_MIN = (6, 0)
 
@@ -111,6 +113,41 @@ def dial(server: Server, timeout_s: float, *, check_rights: bool = False) -> Dia
     connection.disconnect()
     sock.setblocking(False)
     return Dialled(sock, facts)
+
+
+def look_at(
+    servers: Sequence[Server], timeout_s: float, *, refuses: bool = True
+) -> dict[MemberID, Facts | StorageError]:
+    """What each server says of itself; at the same time, because one may be silent. Raises what is refused.
+
+    refuses: False: a refusal is the answer of that server.
+    """
+    found: dict[MemberID, Facts | StorageError] = {}
+    broken: list[Exception] = []
+
+    def look(server: Server) -> None:
+        try:
+            dialled = dial(server, timeout_s, check_rights=True)
+        except StorageError as error:
+            found[server.name] = error
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+            broken.append(error)
+        else:
+            dialled.close()
+            found[server.name] = dialled.facts
+
+    threads = [threading.Thread(target=look, args=(server,), name="skate-storage-look") for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if broken:
+        raise broken[0]
+    ordered = {server.name: found[server.name] for server in servers}
+    for each in ordered.values():
+        if refuses and isinstance(each, StorageError) and not isinstance(each, StorageUnreachable):
+            raise each
+    return ordered
 
 
 def ask_once(server: Server, request: bytes, timeout_s: float) -> Any:
