@@ -142,7 +142,9 @@ class StorageGone(StorageUnavailable):
 
 
 class StorageUnreachable(StorageUnavailable):
-    """Too few Redis servers answer, or they cannot write."""
+    """Too few Redis servers answer, or they cannot write. `is_refused`: the machine is there, and the server is not."""
+
+    is_refused: bool = False
 
 
 class StorageAddressError(StorageError, ValueError):

@@ -10,6 +10,7 @@ Invariant: the rules of `chain_messages.py`: a server's requests are executed in
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 from hiredis import ReplyError
 
-from skate._control.storage.errors import StorageError
+from skate._control.storage.errors import StorageError, StorageUnreachable
 from skate._control.storage.redis.connection.address import Server
 from skate._control.storage.redis.connection.handshake import Dialled, Facts, dial
 from skate._control.storage.redis.connection.poller import Poller
@@ -38,6 +39,8 @@ from skate._core.cluster.configuration import MemberID
 
 #: How often REPLICAOF is tried again because `meta` changed in between.
 WATCHES_MAX = 5
+#: For so long a machine that has no server is not asked again: the writer tries several times, and each costs a thread.
+REFUSED_S = 0.05
 #: Above this a batch is large, and a server may take its time to receive it and to run the script.
 LARGE_BYTES = 4 << 20
 LARGE_BYTES_PER_S = 5e6
@@ -76,6 +79,8 @@ class Members:
         self._wires: dict[MemberID, Wire] = {}
         #: Connections with requests that were not sent yet.
         self._unsent: list[Wire] = []
+        #: When a machine said last that no server listens.
+        self._refused_at: dict[MemberID, float] = {}
         #: Servers that were sent a large batch, and how long they may be silent because of it.
         self._busy_until: dict[MemberID, float] = {}
         #: What each server said of itself when it was connected last, and why it could not be.
@@ -91,13 +96,18 @@ class Members:
     def wire(self, member: MemberID) -> Wire:
         found = self._wires.get(member)
         if found is None:
-            found = self._wires[member] = Wire(
+            was_refused = time.monotonic() - self._refused_at.get(member, -math.inf) < REFUSED_S
+            found = Wire(
                 self._poller,
-                partial(self._dial, member),
+                None if was_refused else partial(self._dial, member),
                 partial(self._on_broken, member),
                 lambda: self._handle(m.Heard(member)),
                 partial(self._on_open, member),
             )
+            if was_refused:
+                self._handle(m.Broken(member, "no server listens there"))
+                return found
+            self._wires[member] = found
         self._unsent.append(found)
         return found
 
@@ -112,6 +122,8 @@ class Members:
         self._wires.pop(member, None)
         if error is not None:
             self.refusals[member] = error
+            if isinstance(error, StorageUnreachable) and error.is_refused:
+                self._refused_at[member] = time.monotonic()
         self._handle(m.Broken(member, why.rstrip(".")))
 
     def busy(self, now: float) -> list[MemberID]:

@@ -374,6 +374,8 @@ def _explained(server: Server, error: Exception) -> StorageUnreachable | ServerR
             f"It says: {text}.",
             "give the user these rights: `ACL SETUSER NAME on >PASSWORD ~skate:* +@all`.",
         )
-    return StorageUnreachable(
+    unreachable = StorageUnreachable(
         f"The server {server.name} does not answer.", f"{text}.", "look whether it runs and can be reached from here."
     )
+    unreachable.is_refused = isinstance(error.__context__, ConnectionRefusedError)
+    return unreachable

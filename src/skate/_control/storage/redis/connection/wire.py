@@ -32,12 +32,15 @@ class Wire:
     def __init__(
         self,
         poller: Poller,
-        dial: Callable[[], Dialled],
+        dial: Callable[[], Dialled] | None,
         on_broken: Callable[[str, StorageError | None], None],
         on_heard: Callable[[], None] = lambda: None,
         on_open: Callable[[Facts], None] = lambda facts: None,
     ) -> None:
-        """on_broken: why, and the error if the server refused us. on_heard: a part of an answer came."""
+        """dial: makes the connection; None: there is none, and nothing will be answered.
+
+        on_broken: why, and the error if the server refused us. on_heard: a part of an answer came.
+        """
         self._poller = poller
         self._on_broken = on_broken
         self._on_heard = on_heard
@@ -48,10 +51,11 @@ class Wire:
         self._out: deque[bytes | memoryview] = deque()
         self._answers: deque[Answer | None] = deque()
         self._is_writing = False
-        self.is_closed = False
+        self.is_closed = dial is None
         #: How many times something was received.
         self.heard = 0
-        poller.send_out(dial, self._dialled)
+        if dial is not None:
+            poller.send_out(dial, self._dialled)
 
     def _dialled(self, found: Dialled | Exception) -> None:
         if isinstance(found, Exception):
