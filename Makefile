@@ -15,7 +15,7 @@ help:
 	@echo "make loop                 train a policy and serve it at the same time: a minute; draws its curve"
 	@echo "make learn                train every algorithm of skate.rl to its score: minutes, not seconds"
 	@echo "make compat               run libraries that were written for Ray, in an environment of their own"
-	@echo "make chaos                load on an application that is updated and killed; make soak: ten minutes of load"
+	@echo "make chaos                load on what is updated and killed: serving, the control store; make soak: ten minutes of load"
 	@echo "make bench                compare with other systems, each in an environment of its own"
 	@echo "make bench PEERS=ray      compare with the systems named"
 	@echo "make bench SUITE=rl       compare skate.rl with other libraries of reinforcement learning"
@@ -55,9 +55,12 @@ learn: $(VENV)/.ready-learn
 compat: $(VENV)-compat/.ready
 	SKATE_COMPAT=1 $(VENV)-compat/bin/python -m pytest tests/compat $(ARGS)
 
-# Half a minute of load on an application that is updated three times, and whose replica is killed.
+# Half a minute of load on an application that is updated three times, and whose replica is killed; then two minutes of
+# faults by chance for a control store on Redis and on Valkey servers.
 chaos: $(VENV)/.ready-test
 	SKATE_FIRE_S=30 SKATE_FIRE_UPDATES=3 $(BIN)/python -m pytest tests/integration/test_serve_under_fire.py $(ARGS)
+	SKATE_CHAOS_S=120 $(BIN)/python -m pytest tests/integration/test_redis_chaos.py -n 2 --timeout 400 \
+	  -o faulthandler_timeout=390 $(ARGS)
 
 # Ten minutes of load: nothing grows.
 soak: $(VENV)/.ready-test

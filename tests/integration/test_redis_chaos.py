@@ -17,7 +17,7 @@ import pytest
 import redis_servers
 from redis_load import TABLE, Load
 from redis_servers import KINDS, WITHIN_S, Server
-from skate._control.storage.errors import StorageError
+from skate._control.storage.errors import StorageError, StorageUnreachable
 from skate._control.storage.interface import Delete
 from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
@@ -29,9 +29,13 @@ SEED = int(os.environ.get("SKATE_CHAOS_SEED", "0")) or random.randrange(1, 1 << 
 SILENCE_S = 0.3
 
 
+FAULTS = ["kill", "kill", "freeze", "flush", "old", "reset", "scripts", "service", "crash", "crash"]
+
+
 class Chaos:
-    def __init__(self, kind: str, chance: random.Random, folder: Path) -> None:
+    def __init__(self, kind: str, chance: random.Random, folder: Path, *, votes: bool) -> None:
         self.chance = chance
+        self.votes = votes
         self.chains = [[Server(kind) for _ in range(count)] for count in (3, 2)]
         self.address = parse(redis_servers.address(*self.chains))
         self.folder = folder
@@ -40,7 +44,9 @@ class Chaos:
         self.faults: list[str] = []
 
     def open(self) -> RedisStorage:
-        return RedisStorage(self.address, self.folder, silence_s=SILENCE_S)
+        return RedisStorage(
+            self.address, self.folder, silence_s=SILENCE_S, lease_s=SILENCE_S, has_standby=self.votes, open_s=WITHIN_S
+        )
 
     def end(self) -> None:
         self.storage.close()
@@ -53,13 +59,21 @@ class Chaos:
         return [member.name for member in self.storage.status().shards[shard].members]
 
     def is_whole(self) -> bool:
-        return all(len(self.members(shard)) == len(chain) for shard, chain in enumerate(self.chains))
+        """All servers are members, and all of them vote."""
+        if not all(len(self.members(shard)) == len(chain) for shard, chain in enumerate(self.chains)):
+            return False
+        if self.votes:
+            try:
+                self.storage._authority.read()
+            except StorageUnreachable:
+                return False
+        return not self.storage.status().absent_voters
 
     def fail(self) -> None:
         """One fault of one server, or of the service; and writes until all is whole again."""
         shard = self.chance.randrange(len(self.chains))
         victim = self.chance.choice(self.chains[shard])
-        fault = self.chance.choice(["kill", "kill", "freeze", "flush", "old", "reset", "service", "crash", "crash"])
+        fault = self.chance.choice(FAULTS)
         self.faults.append(f"{fault} {shard}/{self.chains[shard].index(victim)}")
         self.load.run_more(self.chance.randint(1, 100))
         getattr(self, f"_{fault}")(victim)
@@ -91,6 +105,10 @@ class Chaos:
 
     def _reset(self, victim: Server) -> None:
         victim.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        self.load.run_more(50)
+
+    def _scripts(self, victim: Server) -> None:
+        victim.call("SCRIPT", "FLUSH")
         self.load.run_more(50)
 
     def _service(self, victim: Server) -> None:
@@ -128,10 +146,14 @@ class Chaos:
         self.load.run_more(50)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_acknowledged_write_is_there_whatever_fails(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "votes"),
+    [(kind, number % 2 == 1) for number, kind in enumerate(KINDS)],
+    ids=[f"{kind}, {'voters' if number % 2 else 'file'}" for number, kind in enumerate(KINDS)],
+)
+def test_every_acknowledged_write_is_there_whatever_fails(kind: str, votes: bool, tmp_path: Path) -> None:
     print(f"seed {SEED}: SKATE_CHAOS_S={RUN_S:g} SKATE_CHAOS_SEED={SEED} pytest {__file__} -k {kind}")
-    chaos = Chaos(kind, random.Random(SEED), tmp_path)
+    chaos = Chaos(kind, random.Random(SEED), tmp_path, votes=votes)
     try:
         end = time.monotonic() + RUN_S
         while time.monotonic() < end:

@@ -87,8 +87,12 @@ class Authority(Protocol):
     def read(self) -> Configuration:
         """The present configuration. Raises StorageUnavailable."""
 
-    #: How often a leader looks whether it still is one; 0: nobody else can be.
+    #: How often a leader looks whether it still is one; 0: no other service can be.
     look_s: float
+
+    @property
+    def absent(self) -> Sequence[str]:
+        """Voters that did not vote when a leader looked last."""
 
 
 class RedisShard:

@@ -72,6 +72,8 @@ class StoreStatus(msgspec.Struct, frozen=True):
     authority: str
     #: Why the authority cannot be asked. Writes go on as long as no chain has to change.
     authority_trouble: str | None
+    #: Voters that did not vote when the leader looked last: they are silent, or wait to be admitted again.
+    absent_voters: list[str]
     #: How many slots each shard has.
     slots: list[int]
     shards: list[ShardStatus]

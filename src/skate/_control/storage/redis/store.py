@@ -313,6 +313,7 @@ class RedisStorage:
             leader=present.leader,
             authority=self._authority.name,
             authority_trouble=next((str(s.authority_trouble) for s in self._shards if s.authority_trouble), None),
+            absent_voters=list(self._authority.absent),
             slots=[len(layout.slots_of(number)) for number in range(layout.count)],
             shards=[shard.status() for shard in self._shards],
         )

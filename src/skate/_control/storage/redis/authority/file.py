@@ -25,6 +25,8 @@ FILE_NAME = "authority.json"
 class FileAuthority:
     #: The lock keeps others away, so there is nothing to look for.
     look_s = 0.0
+    #: There are no voters.
+    absent: tuple[str, ...] = ()
 
     def __init__(self, directory: str) -> None:
         """Take the directory. Raises StorageLocked if another service has it."""

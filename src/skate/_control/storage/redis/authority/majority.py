@@ -83,6 +83,8 @@ class MajorityAuthority:
         self._poller = Poller()
         self._voters = {VoterID(server.name): _Voter(server) for server in servers}
         self._present: Configuration | None = None
+        #: Voters that did not vote when a leader looked last: they are silent, or have no memory.
+        self.absent: list[str] = []
         #: Of our proposals and attempts to admit: each has a name of its own.
         self._proposals = 0
         self._ballot = 0
@@ -147,6 +149,8 @@ class MajorityAuthority:
     def _look(self, known: Configuration) -> Configuration:
         answer, forgetful = self._propose(known, None)
         self._present = answer.configuration
+        silent = {name for name, voter in self._voters.items() if voter.wire is None or voter.owed}
+        self.absent = sorted(silent | forgetful)
         for voter in forgetful:
             if self._present.leader == self._me and dict(self._present.voters).get(voter) is not None:
                 self._admit_again(voter, self._present)
