@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import skate
+from actor_ends import wait_only_a_moment
 from programs import append, lines
 from skate.exceptions import ActorDiedError, PendingCallsLimitExceeded, SkateError, TaskCancelledError, TaskError
 from waiting import WITHIN_S, value_of, wait_for
@@ -1492,6 +1493,7 @@ class Leaver:
 
 def test_calls_that_wait_tidy_up_when_an_async_actor_leaves(tmp_path: Path) -> None:
     leaver = Leaver.remote(str(tmp_path / "mark"))
+    wait_only_a_moment(leaver)
     waiting = leaver.wait.remote()
     with pytest.raises(skate.exceptions.ActorDiedError):
         value_of(leaver.leave.remote())

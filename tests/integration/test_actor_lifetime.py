@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import skate
+from actor_ends import wait_only_a_moment
 from programs import append, lines
 from skate._core.actor_link import DYING
 from skate._core.actors import ALIVE
@@ -876,6 +877,7 @@ def test_an_async_actor_may_end_itself() -> None:
 
     leaver = AsyncLeaver.remote()
     pid = value_of(leaver.pid.remote())
+    wait_only_a_moment(leaver)
     waiting = leaver.forever.remote()
     assert "exit_actor" in str(assert_died(leaver.leave.remote()))
     assert_died(waiting)
@@ -903,6 +905,7 @@ def test_an_async_actor_that_ends_beside_a_call_that_waits_tidies_up_silently(
             skate.exit_actor()
 
     tidy = skate.remote(Tidy).remote()
+    wait_only_a_moment(tidy)
     waiting = tidy.forever.remote()
     wait_for(lambda: "waits" in lines(log), WITHIN_S, "the call to wait")
     assert_died(tidy.leave.remote())

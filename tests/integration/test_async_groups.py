@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import skate
+from actor_ends import wait_only_a_moment
 from programs import append, lines
 from skate._worker import current
 from skate.exceptions import ActorDiedError, TaskCancelledError
@@ -278,6 +279,7 @@ def test_coroutines_of_all_groups_tidy_up_when_the_actor_ends(tmp_path: Path, ho
     service = Service.remote()
     log = tmp_path / "log"
     pid = value_of(service.pid.remote())
+    wait_only_a_moment(service)
     for group in ("io", "health", ""):
         inside(service.sleep, group).remote(log, group)
     wait_for(lambda: len(lines(log)) == 3, WITHIN_S, "the calls to sleep")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import skate
+from actor_ends import wait_only_a_moment
 from skate.exceptions import ActorDiedError, TaskCancelledError
 from skate.util.queue import Empty, Full, Queue
 from waiting import wait_for
@@ -407,6 +408,7 @@ def test_a_queue_that_was_shut_down_says_so_everywhere(force: bool) -> None:
 
 def test_gets_that_wait_fail_when_the_queue_is_shut_down() -> None:
     queue: Queue[int] = Queue()
+    wait_only_a_moment(queue._actor)
 
     async def main() -> None:
         get = asyncio.ensure_future(queue.get_async())
