@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -21,16 +22,40 @@ import numpy as np
 import pytest
 
 import skate
+from shared_runtime import Sharing
 from skate.cluster_utils import Cluster
 from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import meet, wait_for
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """A head with one CPU and a second node with two; this process is a driver at the head."""
+@contextlib.contextmanager
+def two_nodes() -> Iterator[Cluster]:
+    """A head with one CPU and a second node with two."""
     with Cluster(initialize_head=True, head_node_args={"num_cpus": 1}) as cluster:
         cluster.add_node(num_cpus=2, resources={"second": 2})
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def shared_nodes(sharing: Sharing) -> Iterator[Cluster]:
+    """For tests that leave the nodes as they were: starting them takes longer than most of these tests."""
+    assert not sharing.end()
+    with two_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_nodes: Cluster) -> Iterator[Cluster]:
+    """Two nodes, which other tests have had; this process is a driver at the head."""
+    shared_nodes.connect()
+    yield shared_nodes
+    skate.shutdown()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """Two nodes for a test that changes them; this process is a driver at the head."""
+    with two_nodes() as cluster:
         cluster.connect()
         yield cluster
         skate.shutdown()
@@ -306,14 +331,14 @@ def occupy(me: int) -> int:
     return me
 
 
-def test_an_actor_without_options_starts_though_all_cpus_of_all_nodes_are_busy(cluster: Cluster) -> None:
-    cluster.add_node(num_cpus=0)
+def test_an_actor_without_options_starts_though_all_cpus_of_all_nodes_are_busy(own_cluster: Cluster) -> None:
+    own_cluster.add_node(num_cpus=0)
     busy = [occupy.remote(me) for me in range(3)]
     wait_for(lambda: all(skate.kv.get(f"occupied {me}") is not None for me in range(3)), 20, "all CPUs to be in use")
     wait_for(lambda: "CPU" not in skate.available_resources(), 20, "all nodes to have reported that")
     actors = [Tally.remote() for _ in range(6)]
     where = Counter(node for node, _ in skate.get([actor.where.remote() for actor in actors], timeout=20))
-    assert where == {cluster.nodes[0].node_id: 2, cluster.nodes[1].node_id: 4}, "in the proportion of the CPUs"
+    assert where == {own_cluster.nodes[0].node_id: 2, own_cluster.nodes[1].node_id: 4}, "in the proportion of the CPUs"
     with_cpu = Tally.options(num_cpus=1).remote().add.remote()
     assert skate.wait([with_cpu], timeout=0.5) == ([], [with_cpu])
     skate.kv.put("go", b"")
@@ -334,49 +359,49 @@ def test_actors_without_options_are_balanced_though_they_hold_nothing(cluster: C
 
 
 @pytest.mark.parametrize("gracefully", [True, False])
-def test_tasks_of_a_node_that_is_gone_run_elsewhere(cluster: Cluster, gracefully: bool) -> None:
-    third = cluster.add_node(num_cpus=4)
+def test_tasks_of_a_node_that_is_gone_run_elsewhere(own_cluster: Cluster, gracefully: bool) -> None:
+    third = own_cluster.add_node(num_cpus=4)
     refs = [node_id.remote(0.5) for _ in range(12)]
     wait_for(lambda: skate.available_resources().get("CPU", 0) == 0, 10, "all CPUs to be in use")
-    cluster.remove_node(third, allow_graceful=gracefully)
+    own_cluster.remove_node(third, allow_graceful=gracefully)
     where = set(skate.get(refs))
-    assert {node.node_id for node in cluster.nodes} <= where
+    assert {node.node_id for node in own_cluster.nodes} <= where
 
 
-def test_a_node_is_removed_once_however_it_ended(cluster: Cluster) -> None:
-    third = cluster.add_node(num_cpus=1)
+def test_a_node_is_removed_once_however_it_ended(own_cluster: Cluster) -> None:
+    third = own_cluster.add_node(num_cpus=1)
     os.kill(third.pid, signal.SIGKILL)
-    cluster.remove_node(third)
+    own_cluster.remove_node(third)
     with pytest.raises(ValueError, match=r"is not in this cluster: it was removed already.*cluster\.nodes lists"):
-        cluster.remove_node(third)
-    assert third not in cluster.nodes
+        own_cluster.remove_node(third)
+    assert third not in own_cluster.nodes
 
 
-def test_a_task_without_retries_is_lost_with_its_node(cluster: Cluster) -> None:
+def test_a_task_without_retries_is_lost_with_its_node(own_cluster: Cluster) -> None:
     @skate.remote(resources={"third": 1}, max_retries=0)
     def hang() -> None:
         skate.kv.put("runs", b"")
         time.sleep(60)
 
-    third = cluster.add_node(resources={"third": 1})
+    third = own_cluster.add_node(resources={"third": 1})
     ref = hang.remote()
     # Its resources are taken before it has arrived there, and until then it is not lost.
     wait_for(lambda: skate.kv.get("runs") is not None, 10, "the task to run")
-    cluster.remove_node(third, allow_graceful=False)
+    own_cluster.remove_node(third, allow_graceful=False)
     with pytest.raises(skate.exceptions.NodeDiedError, match="no retries left"):
         skate.get(ref)
 
 
-def test_an_object_is_lost_with_the_only_node_that_had_it(cluster: Cluster) -> None:
+def test_an_object_is_lost_with_the_only_node_that_had_it(own_cluster: Cluster) -> None:
     @skate.remote(resources={"third": 1})
     def make() -> bytes:
         return bytes(1_000_000)
 
-    third = cluster.add_node(resources={"third": 1})
+    third = own_cluster.add_node(resources={"third": 1})
     kept, lost = make.remote(), make.remote()
     assert len(skate.get(kept)) == 1_000_000
     skate.wait([lost])
-    cluster.remove_node(third, allow_graceful=False)
+    own_cluster.remove_node(third, allow_graceful=False)
     with pytest.raises(skate.exceptions.ObjectLostError):
         skate.get(lost)
     assert len(skate.get(kept)) == 1_000_000, "there is a copy here"
@@ -408,20 +433,20 @@ def test_an_object_whose_owner_died_on_another_node_is_an_error_at_once(cluster:
     assert time.monotonic() - began < 4, "nothing was tried again and again"
 
 
-def test_an_actor_of_a_node_that_is_gone_starts_on_another(cluster: Cluster) -> None:
-    third = cluster.add_node(num_cpus=4)
+def test_an_actor_of_a_node_that_is_gone_starts_on_another(own_cluster: Cluster) -> None:
+    third = own_cluster.add_node(num_cpus=4)
     actor = Tally.options(num_cpus=3, max_restarts=1, max_task_retries=-1).remote()
     assert skate.get(actor.where.remote())[0] == third.node_id
-    fourth = cluster.add_node(num_cpus=4)
-    cluster.remove_node(third, allow_graceful=False)
+    fourth = own_cluster.add_node(num_cpus=4)
+    own_cluster.remove_node(third, allow_graceful=False)
     assert skate.get(actor.where.remote())[0] == fourth.node_id
 
 
-def test_an_actor_that_may_not_start_again_is_dead(cluster: Cluster) -> None:
-    third = cluster.add_node(num_cpus=4)
+def test_an_actor_that_may_not_start_again_is_dead(own_cluster: Cluster) -> None:
+    third = own_cluster.add_node(num_cpus=4)
     actor = Tally.options(num_cpus=3).remote()
     assert skate.get(actor.where.remote())[0] == third.node_id
-    cluster.remove_node(third, allow_graceful=False)
+    own_cluster.remove_node(third, allow_graceful=False)
     with pytest.raises(skate.exceptions.ActorDiedError, match="its node is gone"):
         skate.get(actor.add.remote())
 
@@ -536,11 +561,11 @@ def test_all_processes_of_a_job_know_it(cluster: Cluster) -> None:
     assert set(skate.get([job.remote(), job.options(resources={"second": 1}).remote()])) == {here}
 
 
-def test_a_driver_that_dies_takes_its_tasks_and_actors_along(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_driver_that_dies_takes_its_tasks_and_actors_along(own_cluster: Cluster, tmp_path: Path) -> None:
     program = f"""
 import os, signal, time
 import skate
-skate.init(address={cluster.address!r}, log_to_driver=False)
+skate.init(address={own_cluster.address!r}, log_to_driver=False)
 
 @skate.remote(resources={{"second": 1}}, num_cpus=0)
 def task(path):
@@ -567,7 +592,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_for(lambda: skate.available_resources().get("second") == 2, 10, "what they held to be free")
 
 
-def test_the_timeline_has_the_tasks_of_all_nodes(cluster: Cluster) -> None:
+def test_the_timeline_has_the_tasks_of_all_nodes(own_cluster: Cluster) -> None:
     skate.get([node_id.remote(0.1) for _ in range(12)])
     trace = skate.timeline()
     boxes = [event for event in trace if event["ph"] == "X"]
