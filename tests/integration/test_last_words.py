@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,33 @@ import pytest
 
 import skate
 from programs import append, lines
+from shared_runtime import Sharing
+from skate.cluster_utils import Cluster
 from skate.exceptions import ActorDiedError, ActorUnavailableError, WorkerCrashedError
 from waiting import WITHIN_S, value_of, wait_for
 
 SECOND = {"resources": {"second": 1}}
+
+
+@pytest.fixture(scope="module")
+def two_nodes(sharing: Sharing) -> Iterator[Cluster]:
+    """The second one has the resource "second". Actors of each test die there, and nothing else of them stays."""
+    assert not sharing.end()
+    with Cluster(initialize_head=True) as cluster:
+        cluster.add_node(num_cpus=2, resources={"second": 2})
+        yield cluster
+
+
+@pytest.fixture(params=["alone", "cluster"])
+def anywhere(request: pytest.FixtureRequest, two_nodes: Cluster) -> Iterator[None]:
+    """A node with the resource "second": that of the driver, or another one."""
+    if request.param == "alone":
+        with skate.init(num_cpus=2, resources={"second": 2}):
+            yield
+        return
+    two_nodes.connect()
+    yield
+    skate.shutdown()
 
 
 def exit_with_3() -> None:
