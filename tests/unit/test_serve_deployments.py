@@ -140,9 +140,9 @@ def test_what_is_too_large_says_so_and_asks_for_a_path() -> None:
 
 
 def test_what_is_no_path_in_sys_path_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = packed(Model.bind())[2]
-    monkeypatch.setattr(sys, "path", [*sys.path, Path("/somewhere"), "/not utf-8: \udcff"])
-    assert packed(Model.bind())[2] == before
+    before = packed(Model.bind())[2].import_path
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/somewhere"), "/not utf-8: \udcff", "/\u200d\n"])
+    assert packed(Model.bind())[2].import_path == [*before, "/\u200d\n"]
 
 
 def test_names_and_prefixes_are_refused_that_could_not_be_kept() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import skate
 from skate.exceptions import SkateError
 from skate.serve.client import ask_controller, end_all, has_controller, shut_down, tell_controller
-from skate.serve.config import HTTPOptions, from_dict
+from skate.serve.config import HTTPOptions, from_dict, is_line
 from skate.serve.deployments import Application, Deployment, pack
 from skate.serve.directory import refresh
 from skate.serve.exceptions import DeployFailedError, DeploymentUnavailableError, NotSupportedError, ServeError
@@ -238,9 +238,9 @@ def _http_options(given: HTTPOptions | dict[str, Any] | None) -> HTTPOptions | N
 
 
 def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not name or "#" in name or "/" in name or not name.isprintable():
+    if not isinstance(name, str) or not name or "#" in name or "/" in name or not is_line(name):
         raise ValueError(
-            f"serve.run(name={name!r}): it may be a string that can be printed and is not empty, without '#' and '/'."
+            f"serve.run(name={name!r}): it may be a string of one line that is not empty, without '#' and '/'."
         )
     return str.__str__(name)
 
@@ -248,7 +248,7 @@ def _checked_name(name: str) -> str:
 def _checked_prefix(prefix: str | None) -> str | None:
     if prefix is None:
         return None
-    if not isinstance(prefix, str) or not prefix.startswith("/") or "{" in prefix or not prefix.isprintable():
+    if not isinstance(prefix, str) or not prefix.startswith("/") or "{" in prefix or not is_line(prefix):
         raise ValueError(f"serve.run(route_prefix={prefix!r}): it may be a path that begins with '/', or None.")
     if prefix.startswith("/-"):
         raise ValueError(f"serve.run(route_prefix={prefix!r}): paths below /- are those of skate.serve itself.")

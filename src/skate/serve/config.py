@@ -200,8 +200,8 @@ class DeploymentOptions:
     def __post_init__(self) -> None:
         where = f"deployment({self.name!r})" if self.name else "deployment()"
         make_plain(self)
-        if not isinstance(self.name, str) or "#" in self.name or not self.name.isprintable():
-            raise ValueError(f"{where}: the name may be a string that can be printed, without '#'.")
+        if not isinstance(self.name, str) or "#" in self.name or not is_line(self.name):
+            raise ValueError(f"{where}: the name may be a string of one line, without '#'.")
         if self.version is not None and not isinstance(self.version, str):
             raise TypeError(f"{where}: version is {self.version!r}; it may be a string.")
         if self.num_replicas is not None and self.num_replicas != "auto":
@@ -333,6 +333,20 @@ def make_plain(options: Any) -> None:
             object.__setattr__(options, each.name, float(value))
         elif isinstance(value, str):
             object.__setattr__(options, each.name, str.__str__(value))
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a string can be kept. Python reads names of files that are not UTF-8 as strings that cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_line(text: str) -> bool:
+    """Whether a string can be kept, and be a name: it has no line break."""
+    return is_utf8(text) and len(text.splitlines()) <= 1
 
 
 def whole(where: str, name: str, value: Any, least: int, most: int | None = None) -> None:

@@ -24,7 +24,7 @@ import msgspec
 
 from skate import cloudpickle
 from skate.serve import configs
-from skate.serve.config import DeploymentOptions, options_from
+from skate.serve.config import DeploymentOptions, is_utf8, options_from
 from skate.serve.records import AppSpec, DeploymentSpec
 
 __all__ = ["Application", "Deployment", "deployment", "pack"]
@@ -164,7 +164,7 @@ def pack(application: Application, name: str, route_prefix: str | None) -> tuple
 def _import_path() -> list[str]:
     """Where this process imports from. Python overlooks what is no string in `sys.path`, such as a Path."""
     paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
-    return [str.__str__(path) for path in paths if path.isprintable()]  # a name that is not UTF-8 cannot be kept
+    return [str.__str__(path) for path in paths if is_utf8(path)]
 
 
 class _Packing:
