@@ -474,6 +474,19 @@ def test_large_websocket_messages_are_refused_with_1009(run: Run) -> None:
     run(scenario())
 
 
+def test_text_that_is_not_utf_8_closes_a_websocket_with_1007_and_is_no_news_for_the_log(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving() as served, client(served) as one:
+            assert (await one.get(upgrade())).status == 101
+            one.send(b"\x81\x81\0\0\0\0\xff")
+            assert await one.end() == b"\x88\x02" + (1007).to_bytes(2, "big")
+
+    run(scenario())
+    assert not caplog.records
+
+
 def test_a_websocket_handshake_that_is_not_one_is_answered(run: Run) -> None:
     async def scenario() -> None:
         async with serving() as served:

@@ -29,6 +29,8 @@ LOGGER = logging.getLogger("skate.serve")
 #: For uvicorn's own messages. It logs every websocket as information; only its warnings and errors are wanted.
 PROTOCOL_LOGGER = logging.getLogger("skate.serve.protocol")
 PROTOCOL_LOGGER.setLevel(logging.WARNING)
+#: Text of a websocket that is not UTF-8 is the client's mistake, and the close code says so: not a traceback for each.
+PROTOCOL_LOGGER.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError)))
 
 #: Requests that wait behind a running one of the same connection. A client with more has to send the rest again.
 MAX_PIPELINED = 256
