@@ -18,7 +18,7 @@ import pytest
 
 import skate
 from skate import serve
-from skate.exceptions import NotInitializedError
+from skate.exceptions import NotInitializedError, SerializationError
 from skate.serve.records import CONTROLLER, NAMESPACE
 from waiting import wait_for
 
@@ -104,6 +104,9 @@ class Worker:
 
     async def pid(self) -> int:
         return os.getpid()
+
+    async def lock(self) -> Any:
+        return threading.Lock()
 
     async def context(self) -> tuple[str, str]:
         found = serve.get_replica_context()
@@ -274,6 +277,17 @@ def test_exceptions_keep_their_class_and_show_where_they_were_raised() -> None:
         top.below_is_not_public.options(method_name="nothing").remote().result()
     assert top.remote(1).result() == 2
     worker = serve.get_deployment_handle("Worker")
+    lock = threading.Lock()
+    for call, says in (
+        (lambda: worker.remote(lock), r"the argument at position 1 of __call__ of default#Worker cannot be sent"),
+        (lambda: worker.plain.remote(more=lock), r"the argument 'more' of plain of default#Worker cannot be sent"),
+        (
+            lambda: worker.lock.remote(),
+            r"the value returned by lock of default#Worker .*\n.*an object of type _thread.lock",
+        ),
+    ):
+        with pytest.raises(SerializationError, match=says):
+            call().result()
     pid = worker.pid.remote().result()
     for how in ("here", "in a batch", "in a load"):
         with pytest.raises(RuntimeError, match=r"SystemExit\(3\), and a request cannot end its replica"):

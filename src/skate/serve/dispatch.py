@@ -11,13 +11,21 @@ the runtime may come at any time, in any thread.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import deque
 from functools import partial
 from typing import Any
 
 import skate
-from skate.exceptions import ActorDiedError, ActorError, ActorUnavailableError, NotInitializedError, TaskError
+from skate.exceptions import (
+    ActorDiedError,
+    ActorError,
+    ActorUnavailableError,
+    NotInitializedError,
+    SerializationError,
+    TaskError,
+)
 from skate.serve.directory import directory
 from skate.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from skate.serve.records import NAMESPACE, Table, replica_name
@@ -120,7 +128,8 @@ class Dispatcher:
             try:
                 ref = request.send_to(seat)
             except Exception as error:  # noqa: BLE001 - arguments that cannot be sent are the caller's to hear of
-                request.bound(None, None, error)
+                name = f"{request.method} of {self.key}"
+                request.bound(None, None, said_of(name, error) if isinstance(error, SerializationError) else error)
                 chosen = self._free(request)
                 continue
             request.bound(seat, ref)
@@ -288,6 +297,18 @@ class Dispatcher:
     def _was_deleted(self) -> DeploymentUnavailableError:
         app, _, name = self.key.partition("#")
         return DeploymentUnavailableError(f"deployment {name} of the application {app} was deleted.")
+
+
+def said_of(name: str, error: SerializationError) -> SerializationError:
+    """The same error, in words of what the caller has called. Callers know nothing of `Replica.call`."""
+    text = _ARGUMENT.sub(lambda found: f"the argument at position {int(found[1]) - 1} of {name}", str(error))
+    text = _VALUE.sub(lambda found: f"{found[1]} {name}", text).replace("the element 0 of type", "an object of type", 1)
+    return SerializationError(text, what=error.what, variable=error.variable, reason=error.reason)
+
+
+#: How the core speaks of what `Replica.call` and `stream` are given, behind the name of the method, and give.
+_ARGUMENT = re.compile(r"\Athe argument at position (\d+) of Replica\.\w+")
+_VALUE = re.compile(r"\A(the argument '\w+' of|the value returned by) Replica\.\w+")
 
 
 def _is_of(error: ActorError, seat: Seat) -> bool:

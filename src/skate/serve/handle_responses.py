@@ -14,10 +14,11 @@ from skate.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
     NotInitializedError,
+    SerializationError,
     TaskCancelledError,
     TaskError,
 )
-from skate.serve.dispatch import Dispatcher
+from skate.serve.dispatch import Dispatcher, said_of
 from skate.serve.exceptions import NotSupportedError, RequestCancelledError
 from skate.serve.request import Request
 
@@ -62,11 +63,13 @@ class _Response:
             raise request.error
 
     def _told(self, error: BaseException) -> BaseException | None:
-        """The error in words of serving, if it speaks of the actor that a replica is; None if it is the handler's."""
+        """The error in words of serving, if it speaks of the replica and its methods; None if it is the handler's."""
         if isinstance(error, TaskError):
             return None
         if isinstance(error, TaskCancelledError):
             return RequestCancelledError(self._request.id)
+        if isinstance(error, SerializationError):
+            return said_of(self._name, error)
         seat = self._request.seat
         if not isinstance(error, (ActorDiedError, ActorUnavailableError)) or seat is None:
             return None
