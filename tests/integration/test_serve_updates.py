@@ -62,6 +62,9 @@ class Model:
     async def pid(self) -> int:
         return os.getpid()
 
+    async def exit(self) -> None:
+        os._exit(1)
+
     async def wait_for_ever(self) -> None:
         await asyncio.Event().wait()
 
@@ -188,6 +191,8 @@ def test_requests_that_may_run_twice_outlive_their_replicas() -> None:
             load.wait_for_more()
     assert not load.errors
     assert skate.get(elsewhere.stop.remote()) == ({(1, 0)}, [])
+    with pytest.raises(ActorDiedError, match=r"next: 3 replicas were tried\. Perhaps the request itself ends them"):
+        handle.exit.remote().result()
 
 
 def test_an_error_of_a_deployment_below_is_not_the_end_of_the_one_above() -> None:

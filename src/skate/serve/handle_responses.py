@@ -78,6 +78,8 @@ class _Response:
         was = "died" if isinstance(error, ActorDiedError) else "cannot be reached at present"
         facts = {name: getattr(error, name) for name in ("actor_id", "actor_name", "reason", "last_output")}
         advice = "ask again if the request may run twice; handle.options(idempotent=True) does that by itself."
+        if self._request.idempotent and self._request.attempts > 1:
+            advice = f"{self._request.attempts} replicas were tried. Perhaps the request itself ends them."
         _, _, rest = str(type(error)(**facts, next=advice)).partition("\n")
         return type(error)(f"the replica that worked on {self._name} {was}.\n{rest}", **facts)
 

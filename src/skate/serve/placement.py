@@ -73,7 +73,7 @@ def _node_for(options: dict[str, Any], most: int, others: list[ReplicaRecord]) -
     may = [node for node in nodes if there[node["NodeID"]] < most]
     if not may:
         raise NoNode(
-            f"max_replicas_per_node={most} allows no more on the {len(nodes)} nodes that are large enough.\n"
+            f"max_replicas_per_node={most} allows no more replicas. Nodes that are large enough: {len(nodes)}.\n"
             "  next: add a node, raise max_replicas_per_node, or ask for fewer replicas."
         )
     best = min(may, key=lambda node: (not _has(node["Available"], needs), there[node["NodeID"]]))
