@@ -313,12 +313,28 @@ def test_other_exceptions_come_out_of_the_app(app: Any) -> None:
         ask(app, "GET", "/odd")
 
 
-def test_a_str_is_plain_text_where_that_is_asked_for() -> None:
+class Text(str):
+    """A string of a class of its own, as many libraries have."""
+
+
+class Number(float):
+    """A number of the same kind."""
+
+
+@pytest.mark.parametrize("kind", [str, Text])
+def test_a_str_is_plain_text_where_that_is_asked_for(kind: type[str]) -> None:
     async def call(scope: Any, receive: Any, send: Any) -> None:
-        await respond("héllo", scope, receive, send, plain_text=True)
+        await respond(kind("héllo"), scope, receive, send, plain_text=True)
 
     answer = ask(call, "GET", "/")
     assert (answer.body.decode(), answer.headers["content-type"]) == ("héllo", "text/plain; charset=utf-8")
+
+
+def test_strings_and_numbers_of_subclasses_are_written_as_what_they_are() -> None:
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        await respond({"a": [Text("b"), Number(1.5)]}, scope, receive, send, plain_text=False)
+
+    assert ask(call, "GET", "/").json == {"a": ["b", 1.5]}
 
 
 def test_handlers_and_items_go_through_the_hooks() -> None:

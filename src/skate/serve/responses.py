@@ -56,10 +56,14 @@ class ClientGone(Exception):
 
 
 def encodable(value: Any) -> Any:
-    """Turn a numpy array or number into lists and Python numbers; msgspec asks for types that it does not know."""
+    """Turn what msgspec does not write into what it does: values of numpy, strings and numbers of subclasses."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return value.tolist()
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (int, float)):
+        return int(value) if isinstance(value, int) else float(value)
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
 
 
@@ -97,7 +101,7 @@ async def respond(
     """
     kind = type(value)
     if kind not in _PLAIN:
-        if kind is str:
+        if isinstance(value, str):
             if plain_text:
                 return await send_whole(send, scope, 200, TEXT, value.encode())
         elif isinstance(value, (bytes, bytearray, memoryview)):
