@@ -97,6 +97,7 @@ PURE_ABOVE_CORE = "skate._control.state"
 RECORDS = (
     "skate._core",
     PURE_ABOVE_CORE,
+    "skate._control.storage.errors",
     "skate._wire.cluster",
     "skate._wire.messages",
     "skate._wire.protocol_error",

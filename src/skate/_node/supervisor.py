@@ -21,8 +21,8 @@ import msgspec
 
 from skate._control.crash_points import VARIABLE
 from skate._node.interpreter import command
-from skate._node.remote_control import RemoteControl
 from skate._node.launch import start_control
+from skate._node.remote_control import RemoteControl
 
 if TYPE_CHECKING:
     from skate._control.config import ControlConfig, Supervised

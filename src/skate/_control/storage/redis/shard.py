@@ -27,7 +27,7 @@ from skate._control.storage.errors import (
     StorageUnavailable,
     StorageUnreachable,
 )
-from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Put, Trouble
+from skate._control.storage.interface import LAZY_S, Description, Done, Member, Meta, Operation, Put, Shard, Trouble
 from skate._control.storage.redis import rows
 from skate._control.storage.redis.batches import Batch, Gathering, ends
 from skate._control.storage.redis.connection.address import Server
@@ -530,7 +530,7 @@ class RedisShard:
     def requests(self) -> Requests:
         return self._requests
 
-    def describe(self) -> str:
+    def summary(self) -> str:
         """The chain, and what of it survives if all servers end at once."""
         members = [self._members.facts.get(name, Facts(name)) for name in self._chain.members]
         told = [f"{each.name} ({each.program} {each.version}, appendfsync {each.aof})" for each in members]
@@ -540,6 +540,14 @@ class RedisShard:
             else (" If all of them end at once, what they did not write to their disks is lost.")
         )
         return f"epoch {self._chain.epoch}, {' -> '.join(told)}.{weak}"
+
+    def describe(self) -> Description:
+        """As far as this service knows: rows are not counted, as that would ask the servers."""
+        status = self.status()
+        members = tuple(Member(each.name, each.used_memory, each.standing, each.lag) for each in status.members)
+        survives = "power" if any(each.aof == "always" for each in status.members) else "process"
+        waiting_bytes = self._admission.waiting_bytes
+        return Description("redis", (Shard(members, status.epoch),), None, survives, status.waiting, waiting_bytes)
 
     def status(self) -> ShardStatus:
         chain = self._chain

@@ -27,7 +27,7 @@ from skate._control.storage.errors import (
     StorageOfOtherCluster,
     StorageUnreachable,
 )
-from skate._control.storage.interface import LAZY_S, Done, Meta, Operation, Storage, Trouble
+from skate._control.storage.interface import LAZY_S, Description, Done, Meta, Operation, Storage, Trouble
 from skate._control.storage.redis.authority.file import FileAuthority
 from skate._control.storage.redis.authority.leadership import RENEWAL_KEY, Renewals, Standby
 from skate._control.storage.redis.authority.majority import MajorityAuthority, voters_of
@@ -143,7 +143,7 @@ class RedisStorage:
             raise
         self.meta: Meta = self._storage.meta
         for shard in self._shards:
-            log.info("store, shard %d: %s", shard.shard, shard.describe())
+            log.info("store, shard %d: %s", shard.shard, shard.summary())
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -300,6 +300,9 @@ class RedisStorage:
         if self._renewals is not None:
             return self._renewals.holds()
         return all(shard.error is None for shard in self._shards)
+
+    def describe(self) -> Description:
+        return self._storage.describe()
 
     def status(self) -> StoreStatus:
         """As far as this service knows: no server is asked."""
