@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import netns
 from machine import COMMAND_S, SMALL, Machine
 from netns import Network
 from skate.cluster_utils import Cluster
@@ -44,6 +46,15 @@ print(sum(node["Alive"] for node in skate.nodes()), len(nodes))
 
 
 # -- a cluster, from its start to its end ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Two hosts with addresses of their own."""
+    if reason := netns.reason_to_skip():
+        pytest.skip(reason)
+    with Network(hosts=2) as network:
+        yield network
 
 
 def test_a_cluster_of_two_nodes_from_start_to_stop(machine: Machine, port: str) -> None:
