@@ -105,7 +105,7 @@ def change(store: Path, statement: str, *values: bytes) -> None:
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_that_was_killed_goes_on_until_it_is_stopped(machine: Machine, port: str) -> None:
+def test_a_head_that_was_killed_goes_on(machine: Machine, port: str) -> None:
     assert start(machine, port) == "new"
     machine.python(WRITE, f"127.0.0.1:{port}")
     id = kept(machine)["cluster_id"]
@@ -113,14 +113,19 @@ def test_a_head_that_was_killed_goes_on_until_it_is_stopped(machine: Machine, po
     assert start(machine, port) == id
     told = machine.python(READ, f"127.0.0.1:{port}", "actor").split()
     assert told == ["0.1", "1"], "the actor has started again, as max_restarts allows"
+    machine.well("stop")
+
+
+def test_a_head_that_was_stopped_goes_on_only_if_it_was_told_to_be_kept(machine: Machine, port: str) -> None:
+    assert start(machine, port) == "new"
+    machine.python(WRITE, f"127.0.0.1:{port}")
+    id = kept(machine)["cluster_id"]
     assert "goes on" in machine.well("stop", "--keep")
     assert start(machine, port) == id
     assert machine.python(READ, f"127.0.0.1:{port}").split() == ["0.1"]
     about = kept(machine)
-    assert about["incarnation"] == 3
-    assert [event["text"] for event in about["events"]] == [
-        f"the control service goes on with the cluster, as number {number}" for number in (2, 3)
-    ]
+    assert about["incarnation"] == 2
+    assert [event["text"] for event in about["events"]] == ["the control service goes on with the cluster, as number 2"]
     machine.well("stop")
     assert start(machine, port) == "new"
     assert kept(machine)["cluster_id"] != id
@@ -217,11 +222,17 @@ def test_the_state_is_where_it_was_said_to_be(machine: Machine, port: str) -> No
     assert start(machine, port, "--store", "memory") == "new"
     assert "in the memory of the control service" in machine.well("store", "status")
     machine.fails("store", "check", says=["keeps its state in memory"])
-    kill_all(machine)
-    assert start(machine, port, "--store", "memory") == "new"
-    machine.well("stop")
+    assert "was in memory" in machine.well("stop", "--keep")
     assert not (machine.home / ".skate" / "store").exists()
 
+    assert start(machine, port, "--port", "0") == "new"
+    assert kept(machine)["engine"] == "sqlite"
+    machine.well("stop")
+    stores = machine.home / ".skate" / "store"
+    assert not list(stores.rglob(FILE_NAME)), "nothing leads back to a port that the kernel chose"
+
+
+def test_a_store_is_that_of_one_head_at_whatever_port(machine: Machine, port: str) -> None:
     there, elsewhere = machine.home / "there", machine.home / "elsewhere"
     start(machine, port, SKATE_STORE=str(there))
     assert kept(machine)["shards"][0]["members"][0]["address"] == str(there / FILE_NAME)
@@ -236,11 +247,6 @@ def test_the_state_is_where_it_was_said_to_be(machine: Machine, port: str) -> No
     other = str(int(port) + 1)
     assert start(machine, other, "--store", "there") == id, "a store has no port"
     machine.well("stop")
-    assert start(machine, port, "--port", "0") == "new"
-    assert json.loads(machine.well("list", "nodes", "--json"))
-    machine.well("stop")
-    stores = machine.home / ".skate" / "store"
-    assert not list(stores.rglob(FILE_NAME)), "nothing leads back to a port that the kernel chose"
 
 
 # -- what cannot be used -----------------------------------------------------------------------------------------------
@@ -327,11 +333,26 @@ def test_rows_that_cannot_be_read_are_named_and_can_be_taken_out(machine: Machin
     machine.well("stop")
 
 
-def test_the_end_of_a_cluster_that_cannot_be_written_is_told(machine: Machine, port: str, small_disk: Path) -> None:
-    start(machine, port, "--store", str(small_disk / "store"))
-    (small_disk / "ballast").write_bytes(bytes(1900 << 10))
+def test_a_full_disk_keeps_no_node_out_without_a_reason_and_no_cluster_from_its_end(
+    machine: Machine, port: str, small_disk: Path
+) -> None:
+    store = small_disk / "store"
+    start(machine, port, "--store", str(store))
+    id = kept(machine)["cluster_id"]
     with pytest.raises(OSError, match="No space left"):
-        (small_disk / "more").write_bytes(bytes(1 << 20))
+        (small_disk / "ballast").write_bytes(bytes(3 << 20))
+    machine.fails(
+        "start", "--address", f"127.0.0.1:{port}", *SMALL,
+        says=["it cannot keep what it is told", "database or disk is full"],
+    )  # fmt: skip
+    status = machine.skate("store", "status")
+    assert (status.code, status.err) == (1, "")
+    assert re.search(r"trouble  since .*, tried \d+ times?: The store .* cannot be written\.", status.out)
+    assert "next: make room on that disk." in status.out
     stopped = machine.skate("stop")
-    assert stopped.code == 0
-    assert machine.pids() == [], "it ends all the same"
+    assert (stopped.code, machine.pids()) == (0, []), "it ends all the same"
+    assert "the end of the cluster could not be written" in stopped.err
+    assert f"skate store wipe --store {store}" in stopped.err
+    (small_disk / "ballast").unlink()
+    assert start(machine, port, "--store", str(store)) == id, "as it was told"
+    machine.well("stop")

@@ -114,7 +114,9 @@ class RemoteControl(ControlPort):
         while not self._is_in:
             self._loop.run_once(deadline)
             if time.monotonic() > deadline or self._link.closed:
-                raise JoinError(f"cannot join the cluster at {host}:{port}: it did not answer within {JOIN_S:g} s.")
+                why = f"it cannot keep what it is told. {self._trouble[1]}" if self._trouble else ""
+                why = why or f"it did not answer within {JOIN_S:g} s."
+                raise JoinError(f"cannot join the cluster at {host}:{port}: {why}")
         return host
 
     def _on_lost(self, link: Link, why: str) -> None:
@@ -231,7 +233,7 @@ class RemoteControl(ControlPort):
     def _on_message(self, link: Link, message: Any) -> None:
         if link is not self._link:
             return
-        if not self._begun and not isinstance(message, cluster.Joined):
+        if not self._begun and not isinstance(message, cluster.Joined | cluster.StoreTrouble):
             self._early.append(message)
             return
         self._heard_at = time.monotonic()

@@ -32,17 +32,23 @@ def stop(*, force: bool, keep: bool = False) -> int:
         print("Nothing to stop: no node or control service of `skate start` runs here.")
         tell_of_programs()
         return 0
-    stuck, was_head = [], False
+    stuck, group = [], running
+    if force:  # all at once, as a power cut does: the service must not notice first that its nodes are gone
+        nodes_first = sorted(running, key=lambda process: process.kind != "node")
+        stuck = end(nodes_first, force=True, keep=keep)
     for kind in ("node", "control"):
         # Looked for again: the node of the head may have started the control service again a moment ago.
-        group = [process for process in find_running() if process.kind == kind]
+        group = [process for process in find_running() if process.kind == kind and process not in stuck]
         stuck += end(group, force=force, keep=keep)
+        if force:
+            group += [process for process in running if process.kind == kind and process not in group]
         for process in group:
             if process not in stuck:
                 print(f"Ended {describe(process)}.")
-        was_head = kind == "control" and bool(group)
-    if was_head:
-        if keep:
+    if group:
+        if keep and not any(map(store_of, group)):
+            print("That was the head. Its state was in memory, so the cluster is over.")
+        elif keep:
             print("That was the head. Its state is kept: `skate start --head`, with the same store, goes on with it.")
         else:
             print("That was the head: nodes of its cluster on other machines end, too.")

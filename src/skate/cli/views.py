@@ -51,6 +51,7 @@ def status(options: argparse.Namespace) -> int:
             "address": show_address(where),
             "cluster_id": about["cluster_id"],
             "started_at": about["began_at"],
+            "recovering": about["recovering"],
             "nodes": nodes,
             "resources": {"total": total, "used": used},
             "queued": waiting,
@@ -60,6 +61,8 @@ def status(options: argparse.Namespace) -> int:
         return 0
     age = duration_text(time.time() - about["began_at"])
     print(f"Cluster at {show_address(where)}: {count_text(len(nodes), 'node')}, up for {age}.\n")
+    if about["recovering"]:
+        print("The control service was started again, and waits for the nodes that it knows of.\n")
     shown = {"object_store_memory": "objects"}
     rows = [[shown.get(name, name), _amount(name, used[name]), _amount(name, total[name])] for name in total]
     print(table_text(["", "used", "of"], rows))
