@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import skate
 from leaks import Footprint, end_processes_left
 from skate._worker import current
-from waiting import wait_for
+from waiting import WITHIN_S, wait_for
 
 #: How long what a test used may take to disappear. A promise about speed has a test of its own.
 GONE_WITHIN_S = 5.0
@@ -61,6 +61,16 @@ class Sharing:
         leaks = left_after_shutdown(before)
         assert tests
         return [f"{leak}, after {len(tests)} tests from {tests[0]} to {tests[-1]}" for leak in leaks]
+
+
+def wait_until_idle() -> None:
+    """After `connect()` to nodes that another test has had: what it left busy there would change where tasks go."""
+
+    def is_idle() -> bool:
+        total, available = skate.cluster_resources(), skate.available_resources()
+        return all(available.get(name, 0) >= amount for name, amount in total.items())
+
+    wait_for(is_idle, WITHIN_S, "the nodes to be idle")
 
 
 def shut_down() -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import skate
-from shared_runtime import Sharing
+from shared_runtime import Sharing, wait_until_idle
 from skate.cluster_utils import Cluster
 from skate.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import meet, wait_for
@@ -48,13 +48,14 @@ def shared_nodes(sharing: Sharing) -> Iterator[Cluster]:
 def cluster(shared_nodes: Cluster) -> Iterator[Cluster]:
     """Two nodes, which other tests have had; this process is a driver at the head."""
     shared_nodes.connect()
+    wait_until_idle()
     yield shared_nodes
     skate.shutdown()
 
 
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
-    """Two nodes for a test that changes them; this process is a driver at the head."""
+    """Two nodes for a test that changes them, or has them busy when it ends; this process is a driver at the head."""
     with two_nodes() as cluster:
         cluster.connect()
         yield cluster
@@ -514,7 +515,7 @@ def test_tasks_that_read_the_same_data_run_on_all_nodes_at_once(cluster: Cluster
     assert skate.get([read.remote(data, me) for me in range(3)]) == [0, 1, 2]
 
 
-def test_a_task_that_reads_data_elsewhere_can_be_cancelled(cluster: Cluster) -> None:
+def test_a_task_that_reads_data_elsewhere_can_be_cancelled(own_cluster: Cluster) -> None:
     @skate.remote(resources={"second": 1}, num_cpus=0)
     def make() -> bytes:
         return bytes(1_000_000)
