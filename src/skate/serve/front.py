@@ -213,7 +213,7 @@ class Front:
             await self._app(scope, receive, send)
         except OSError:  # the client has gone
             raise
-        except BaseException as error:
+        except (Exception, KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not is_raised_by_code():
                 raise
             self._metrics.errors += 1
