@@ -117,6 +117,21 @@ def test_packing_again_gives_the_same_versions_and_a_change_another() -> None:
     assert packed(Model.options(ray_actor_options={"num_cpus": 2}).bind())[0]["Model"].version != one["Model"].version
 
 
+def test_a_class_whose_instance_came_back_from_a_replica_is_no_other_version() -> None:
+    class Result:
+        def double(self) -> int:
+            return 2
+
+    @deployment
+    class Maker:
+        def __call__(self) -> Any:
+            return Result()
+
+    before = packed(Maker.bind())[0]["Maker"].version
+    cloudpickle.loads(cloudpickle.dumps(Result()))
+    assert packed(Maker.bind())[0]["Maker"].version == before
+
+
 def test_user_config_changes_the_settings_and_not_the_version() -> None:
     specs = [packed(Model.options(user_config=value).bind()) for value in (None, {"a": 1}, {"a": 2})]
     found = [each[0]["Model"] for each in specs]

@@ -24,6 +24,7 @@ import msgspec
 
 from skate import cloudpickle
 from skate.serve import configs
+from skate.serve.code_digest import code_digest
 from skate.serve.config import DeploymentOptions, is_utf8, options_from
 from skate.serve.records import AppSpec, DeploymentSpec
 
@@ -222,7 +223,9 @@ def _spec(
     count = options.num_replicas if isinstance(options.num_replicas, int) else 1
     if scaling is not None:
         count = scaling.min_replicas if scaling.initial_replicas is None else scaling.initial_replicas
-    version = options.version or _digest(digests["code"].encode() + packed_options + _source(each._deployment._target))
+    version = options.version or _digest(
+        code_digest(code) + code_digest(packed_options) + _source(each._deployment._target)
+    )
     if is_ingress:  # it is HTTP that replicas of another place, or none, would answer
         version = f"{version} {route_prefix}"
     return DeploymentSpec(
