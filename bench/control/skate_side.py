@@ -16,7 +16,7 @@ from skate._control.storage.interface import Put, Storage
 from skate._control.storage.opening import open_storage
 
 WITHIN_S = 60.0
-#: After a member was killed or frozen, the client goes on for so long.
+#: The client goes on for this time after a member was killed or frozen.
 AFTERWARDS_S = 0.3
 FROZEN_S = 1.5
 

@@ -250,7 +250,7 @@ def test_a_member_that_froze_while_nothing_was_written_is_cut_out(
         load = Load(storage)
         load.run_more(20)
         load.end()
-        # Until the store has nothing to look after any more, and wakes nobody.
+        # Until the store has nothing to look after, so that its descriptor stays quiet.
         wait_for(lambda: not storage.completed() and is_quiet_for(storage, SILENCE_S), WITHIN_S, "an idle store")
         chain[1].freeze()
         load.run_more(20)

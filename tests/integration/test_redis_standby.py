@@ -172,7 +172,7 @@ def leader(chain: list[Server], witness: Server) -> Iterator[subprocess.Popen[st
 
 
 def said(process: subprocess.Popen[str], lines: int) -> int:
-    """What the leader has acknowledged, after so many lines more."""
+    """What the leader has acknowledged, after this number of further lines."""
     assert process.stdout is not None
     return [int(process.stdout.readline().split()[0]) for _ in range(lines)][-1]
 

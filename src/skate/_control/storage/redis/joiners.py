@@ -66,7 +66,7 @@ class Joiners:
         self._cluster = cluster
         #: Servers that are looked for.
         self._wanted: set[MemberID] = set()
-        #: Servers that cannot become members, and why. They are looked at again: somebody may mend it.
+        #: Servers that cannot become members, and why. They are looked at again, because the cause may be removed.
         self.refused: dict[MemberID, StorageError] = {}
 
     def start(self) -> None:

@@ -39,7 +39,8 @@ from skate._core.cluster.configuration import MemberID
 
 #: How often REPLICAOF is tried again because `meta` changed in between.
 WATCHES_MAX = 5
-#: For so long a machine that has no server is not asked again: the writer tries several times, and each costs a thread.
+#: A machine that refused a connection is not asked again within this time: the writer tries several times in a row, and
+#: each attempt costs a thread.
 REFUSED_S = 0.05
 #: Above this a batch is large, and a server may take its time to receive it and to run the script.
 LARGE_BYTES = 4 << 20
@@ -90,7 +91,7 @@ class Members:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def server(self, member: MemberID) -> Server:
-        """A member that the address does not name any more lets in whoever its first server lets in."""
+        """A member that the address does not name any more is reached with the password of the first server."""
         return self._servers.get(member) or next(iter(self._servers.values())).with_name(member)
 
     def wire(self, member: MemberID) -> Wire:

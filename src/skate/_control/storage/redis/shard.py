@@ -16,7 +16,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from skate._control.storage.admission import Admission
 from skate._control.storage.errors import (
@@ -29,6 +28,7 @@ from skate._control.storage.errors import (
 )
 from skate._control.storage.interface import LAZY_S, Description, Done, Member, Meta, Operation, Put, Shard, Trouble
 from skate._control.storage.redis import rows
+from skate._control.storage.redis.authority import Authority
 from skate._control.storage.redis.batches import Batch, Gathering, ends
 from skate._control.storage.redis.connection.address import Server
 from skate._control.storage.redis.connection.handshake import Facts
@@ -52,7 +52,7 @@ ENTRIES_MAX = 4
 WINDOW = 256
 #: The longest time that epoll is asked to wait: it takes no larger numbers than some days.
 ROUND_S_MAX = 3600.0
-#: A server that copies for so long without having anything is worth a warning.
+#: A server that joins and has not caught up after this time is logged.
 COPYING_S = 10.0
 #: Ticks have at least this distance.
 TICK_S_MIN = 0.001
@@ -62,37 +62,6 @@ CLOSE_S = 5.0
 RETRY_S = (0.1, 5.0)
 #: Changes of the chain that are remembered.
 CHANGES_MAX = 32
-
-
-class Authority(Protocol):
-    """Who has the present configuration. Its methods block, and are called in errands."""
-
-    @property
-    def name(self) -> str: ...
-
-    def find(self) -> Configuration | None:
-        """For a service that starts: the present configuration, if there is any. Raises StorageError."""
-
-    def begin(self, first: Configuration, *, adopts: bool = False) -> Configuration:
-        """Note the first configuration, and return it; another one if another service was faster.
-
-        adopts: in the place of whatever is there.
-        """
-
-    def close(self) -> None: ...
-
-    def change(self, expected: Configuration, new: Configuration) -> Changed | Refused:
-        """Compare and set. Raises StorageUnavailable if it is not certain what came of it."""
-
-    def read(self) -> Configuration:
-        """The present configuration. Raises StorageUnavailable."""
-
-    #: How often a leader looks whether it still is one; 0: no other service can be.
-    look_s: float
-
-    @property
-    def absent(self) -> Sequence[str]:
-        """Voters that did not vote when a leader looked last."""
 
 
 class RedisShard:
@@ -108,11 +77,10 @@ class RedisShard:
         lazy_s: float = LAZY_S,
         admission: Admission | None = None,
     ) -> None:
-        """For the leader that `configuration` names. `wait_open` comes before anything else."""
+        """For the leader that `configuration` names. Once `is_open`, `identify` comes before reads and writes."""
         self.shard = shard
         self._authority = authority
         self._lazy_s = lazy_s
-        self._silence_s = silence_s
         self._admission = admission or Admission()
         self._poller = Poller()
         self._requests = Requests(configuration.cluster)
@@ -181,7 +149,7 @@ class RedisShard:
         identity = before.opened_again()
         written: list[bool] = []
         self.write_own(META_KEY, identity.encode(), lambda: written.append(True))
-        self._drive(lambda: bool(written), deadline)
+        self.drive(lambda: bool(written), deadline)
         if not written:
             raise self._error or StorageUnreachable(f"Shard {self.shard} of the store cannot be written.")
         self._identity = identity
@@ -255,7 +223,7 @@ class RedisShard:
             self._handle(m.Tick())
         self._pump()
         if timeout_s > 0:
-            self._drive(lambda: self._ended == self._admission.written, time.monotonic() + timeout_s)
+            self.drive(lambda: self._ended == self._admission.written, time.monotonic() + timeout_s)
         return self._ended == self._admission.written
 
     def close(self) -> None:
@@ -264,7 +232,7 @@ class RedisShard:
         if self._error is None and self._identity is not None:
             self._gathering.hurry_to = self._admission.written
             self._pump()
-            self._drive(
+            self.drive(
                 lambda: self._ended == self._admission.written or self._trouble is not None,
                 time.monotonic() + CLOSE_S,
             )
@@ -483,7 +451,7 @@ class RedisShard:
                 StorageUnreachable(
                     f"Shard {self.shard} of the store cannot be written.",
                     f"Too few of its servers are there: {self.why_not_open()}.",
-                    "start these servers again. What is to be written waits meanwhile.",
+                    "start these servers again. Writes wait until then.",
                 )
             )
         if chain.state is not State.RUNNING and not self._is_ticking and self._error is None:
@@ -504,9 +472,6 @@ class RedisShard:
         self._poller.run(0.0)
 
     def drive(self, is_over: Callable[[], bool], deadline: float) -> None:
-        self._drive(is_over, deadline)
-
-    def _drive(self, is_over: Callable[[], bool], deadline: float) -> None:
         """Run rounds until something is so, the time is up, or the storage has ended."""
         while not is_over() and self._error is None:
             left_s = deadline - time.monotonic()

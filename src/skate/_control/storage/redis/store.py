@@ -28,6 +28,7 @@ from skate._control.storage.errors import (
     StorageUnreachable,
 )
 from skate._control.storage.interface import LAZY_S, Description, Done, Meta, Operation, Storage, Trouble
+from skate._control.storage.redis.authority import Authority
 from skate._control.storage.redis.authority.file import FileAuthority
 from skate._control.storage.redis.authority.leadership import RENEWAL_KEY, Renewals, Standby
 from skate._control.storage.redis.authority.majority import MajorityAuthority, voters_of
@@ -36,7 +37,7 @@ from skate._control.storage.redis.connection.handshake import Facts, ask_once, c
 from skate._control.storage.redis.connection.requests import Requests, as_reply
 from skate._control.storage.redis.joiners import not_empty, of_other_cluster
 from skate._control.storage.redis.members import Note
-from skate._control.storage.redis.shard import Authority, RedisShard
+from skate._control.storage.redis.shard import RedisShard
 from skate._control.storage.redis.status import StoreStatus
 from skate._control.storage.sharded import ShardedStorage
 from skate._control.storage.slots import Layout
@@ -95,7 +96,7 @@ class RedisStorage:
                      this service may answer from memory (`holds_lease`).
         standby:     what has waited for the leader before this one to be gone.
         reachable_at: where others find this service, as the configuration says it.
-        silence_s:   a member that owes an answer for so long is removed.
+        silence_s:   a member that has owed an answer for this time is removed.
         """
         deadline = time.monotonic() + open_s
         self._leader = LeaderID(secrets.token_hex(8))

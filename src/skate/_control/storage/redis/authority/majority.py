@@ -69,7 +69,7 @@ class _Voter:
 
 
 class MajorityAuthority:
-    #: A leader looks so often whether it still is one.
+    #: The time between two looks of a leader at the configuration.
     look_s = 1.0
 
     def __init__(self, me: LeaderID, servers: Sequence[Server]) -> None:
@@ -254,7 +254,7 @@ class MajorityAuthority:
     ) -> None:
         voter = self._voters.get(name)
         if voter is None:
-            return  # the configuration names a voter that this service was not told of
+            return  # the configuration names a voter that this service does not know
 
         def answered(answer: Any) -> None:
             voter.owed -= 1

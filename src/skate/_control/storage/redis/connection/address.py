@@ -48,7 +48,7 @@ class Server(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return f"Server({self.name})"
 
     def with_name(self, name: MemberID) -> Server:
-        """Another server that lets in whoever this one lets in."""
+        """Another server, reached with the user, the password and the TLS options of this one."""
         host, _, port = name.rpartition(":")
         return msgspec.structs.replace(self, host=host.strip("[]"), port=int(port))
 

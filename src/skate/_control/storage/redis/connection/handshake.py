@@ -251,7 +251,7 @@ def _refused(kind: type[ServerRefused], server: str, what: str, why: str, next: 
 
 
 def _check(facts: Facts) -> None:
-    """What is wrong with a server whoever asks, and whenever."""
+    """Refuse a server that can keep no part of any store."""
     name = facts.name
     version = tuple(int(part) for part in facts.version.split(".")[:2] if part.isdigit())
     if facts.mode != "standalone":
@@ -339,7 +339,7 @@ _NEEDED: tuple[tuple[str | bytes | int, ...], ...] = (
 def _check_rights(connection: Connection, server: Server) -> None:
     """A server checks the rights of a command when it is queued in a transaction. The transaction is discarded.
 
-    Not asked of a replica, which refuses writes whoever asks.
+    Not for a replica, which refuses the writes of every user.
     """
     refused: list[str] = []
     why = ""

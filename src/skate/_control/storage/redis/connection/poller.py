@@ -2,7 +2,7 @@
 
     fileno() ─ epoll ─┬─ sockets of the servers
                       ├─ a timerfd: the moment of the first timer
-                      └─ an eventfd: an errand came back, or somebody asked for a round
+                      └─ an eventfd: an errand came back, or `wake` asked for a round
 
 Owns:      the epoll set, the timers, and the threads of errands.
 Invariant: callbacks run in `run`, in the thread that calls it. A timer is never early.
