@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import select
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 import redis_servers
 from redis_load import Load
 from redis_servers import KINDS, WITHIN_S, Server
-from skate._control.storage.errors import StorageFenced, StorageLost, StorageUnreachable
+from skate._control.ledger import Ledger
+from skate._control.storage.errors import StorageError, StorageFenced, StorageLost, StorageUnreachable
 from skate._control.storage.interface import Put
 from skate._control.storage.redis.connection.address import parse
 from skate._control.storage.redis.store import RedisStorage
+from skate._wire.loop import EventLoop
 from waiting import wait_for
 
 SILENCE_S = 0.4
@@ -339,3 +342,37 @@ def test_a_member_that_is_not_named_any_more_stays_until_it_fails(
         load.run_more(20)
         assert storage.status().shards[0].missing == [three.name]
         load.check(one)
+
+
+def test_the_loop_of_the_control_service_needs_nothing_but_the_descriptor(
+    servers: Callable[..., list[Server]], tmp_path: Path
+) -> None:
+    """Messages leave when the rows before them are durable, with members that fail in between."""
+    chain = servers(3)
+    loop = EventLoop()
+    with opened(tmp_path, chain) as storage:
+        lost: list[StorageError] = []
+        ledger = Ledger(storage, lambda action: loop.call_at(0.0, action), lost.append)
+        loop.watch(storage.fileno(), lambda events: ledger.collect())
+        said: list[int] = []
+        give_up_at = time.monotonic() + WITHIN_S
+        for number in range(1, 301):
+            ledger.put("t", b"k", b"%d" % number)
+            ledger.say(lambda number=number: said.append(number))  # type: ignore[misc]
+            ledger.commit()
+            if number == 100:
+                chain[0].kill()
+            if number == 200:
+                chain[1].freeze()
+            while len(said) < number - 3:
+                assert time.monotonic() < give_up_at
+                loop.run_once(give_up_at)
+        while len(said) < 300:
+            assert time.monotonic() < give_up_at
+            loop.run_once(give_up_at)
+        assert said == list(range(1, 301))
+        assert not lost
+        assert ledger.is_clear
+        assert chain[2].rows("t") == {b"k": b"300"}
+        loop.unwatch(storage.fileno())
+    loop.close()
