@@ -305,6 +305,12 @@ def test_a_store_is_surveyed_compared_and_wiped(servers: Servers, tmp_path: Path
         load = Load(storage)
         load.run_more(50)
         load.end()
+        before = storage.status().shards[0].members[1].used_memory
+        storage.write([Put("t", b"k", bytes(1 << 20))])
+        assert storage.flush(WITHIN_S)
+        storage.completed()
+        load.run(lambda: storage.status().shards[0].members[1].used_memory >= before + (1 << 20), "the size to grow")
+        load.end()
         found = survey(address, tmp_path)
         assert found.configuration is not None
         assert found.configuration.cluster == "c"

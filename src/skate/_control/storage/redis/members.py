@@ -21,7 +21,7 @@ from hiredis import ReplyError
 
 from skate._control.storage.errors import StorageError, StorageUnreachable
 from skate._control.storage.redis.connection.address import Server
-from skate._control.storage.redis.connection.handshake import Dialled, Facts, dial
+from skate._control.storage.redis.connection.handshake import Dialled, Facts, dial, sizes_in
 from skate._control.storage.redis.connection.poller import Poller
 from skate._control.storage.redis.connection.requests import (
     META,
@@ -80,6 +80,8 @@ class Members:
         self._wires: dict[MemberID, Wire] = {}
         #: Connections with requests that were not sent yet.
         self._unsent: list[Wire] = []
+        #: Servers that were asked for their sizes.
+        self._refreshing: set[MemberID] = set()
         #: When a machine said last that no server listens.
         self._refused_at: dict[MemberID, float] = {}
         #: Servers that were sent a large batch, and how long they may be silent because of it.
@@ -121,6 +123,7 @@ class Members:
 
     def _on_broken(self, member: MemberID, why: str, error: StorageError | None) -> None:
         self._wires.pop(member, None)
+        self._refreshing.discard(member)
         if error is not None:
             self.refusals[member] = error
             if isinstance(error, StorageUnreachable) and error.is_refused:
@@ -167,6 +170,7 @@ class Members:
             case m.StopReplicating(member):
                 self._stop_replicating(member)
             case m.Reset(member):
+                self._refreshing.discard(member)
                 if wire := self._wires.pop(member, None):
                     wire.close()
             case _:
@@ -219,6 +223,21 @@ class Members:
             self._handle(m.Loaded(member, epoch))
 
         self.ask(member, self._requests.look(), answered)
+
+    def refresh(self, member: MemberID) -> None:
+        """Ask how much memory the server uses: `facts` has it a moment later."""
+        if member not in self._wires or member in self._refreshing:
+            return
+        self._refreshing.add(member)
+
+        def answered(answer: Any) -> None:
+            self._refreshing.discard(member)
+            if isinstance(answer, bytes) and member in self.facts:
+                facts = self.facts[member]
+                sizes = sizes_in(answer)
+                self.facts[member] = msgspec.structs.replace(facts, used_memory=sizes[0], maxmemory=sizes[1])
+
+        self.ask(member, packed("INFO", "memory"), answered)
 
     # -- servers that join --------------------------------------------------------------------------------------------
 

@@ -515,7 +515,12 @@ class RedisShard:
         return Description("redis", (Shard(members, status.epoch),), None, survives, status.waiting, waiting_bytes)
 
     def status(self) -> ShardStatus:
+        """What is known. The sizes are those that servers told when they were asked last; this asks them again."""
         chain = self._chain
+        if not self._is_closed and self._error is None:
+            for member in chain.links:
+                self._members.refresh(member)
+            self._members.flush()
         members = [
             MemberStatus.of(name, link, chain.last, self._members.facts.get(name)) for name, link in chain.links.items()
         ]

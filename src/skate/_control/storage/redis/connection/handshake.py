@@ -175,11 +175,7 @@ def _call(connection: Connection, *words: str | bytes | int) -> Any:
 
 
 def _ask(connection: Connection, server: Server) -> Facts:
-    info: dict[str, str] = {}
-    for line in _call(connection, "INFO").decode(errors="replace").splitlines():
-        name, found, value = line.partition(":")
-        if found:
-            info[name] = value
+    info = _fields(_call(connection, "INFO"))
     keys = sum(int(value.split(",")[0].removeprefix("keys=")) for name, value in info.items() if _is_database(name))
     facts = Facts(
         name=server.name,
@@ -207,6 +203,17 @@ def _ask(connection: Connection, server: Server) -> Facts:
     return msgspec.structs.replace(
         facts, cluster=cluster.decode(), epoch=int(epoch), seq=int(seq), stamp=(stamp or b"").decode()
     )
+
+
+def _fields(info: bytes) -> dict[str, str]:
+    lines = [line.partition(":") for line in info.decode(errors="replace").splitlines()]
+    return {name: value for name, colon, value in lines if colon}
+
+
+def sizes_in(info: bytes) -> tuple[int, int]:
+    """The memory that a server uses, and what it may use (0: any)."""
+    fields = _fields(info)
+    return int(fields.get("used_memory", "0")), int(fields.get("maxmemory", "0"))
 
 
 def _fsync(connection: Connection) -> str:
