@@ -37,7 +37,7 @@ from skate._core.cluster.register import Ballot, Ballotted
 pytestmark = pytest.mark.skipif(not KINDS, reason="no redis-server and no valkey-server")
 
 LEASE_S = 0.6
-SILENCE_S = 0.4
+SILENCE_S = 0.8
 FIRST = Configuration("c", 0, LeaderID(""), "", (ShardChain(0, (MemberID("r"),)),))
 
 
@@ -96,7 +96,7 @@ def test_a_voter_that_was_started_again_does_not_vote_until_it_is_admitted(serve
             wait_for(lambda: admitted(leader) == 3, WITHIN_S, "the voter to be admitted again")
         present = leader.read()
         assert present.leader == "A"
-        assert present.epoch == 4, "one change to lead, and one for each voter"
+        assert present.epoch >= 4, "one change to lead, and one at least for each voter"
         other = MajorityAuthority(LeaderID("B"), [*parse(redis_servers.address(servers)).servers])
         try:
             found = other.find()
@@ -248,6 +248,12 @@ def test_a_leader_with_nothing_to_write_finds_that_it_was_replaced(servers: list
         older.close()
 
 
+def has_changed_to(storage: RedisStorage, epoch: int) -> bool:
+    """Whether the configuration is as late as this one, and all voters vote."""
+    status = storage.status()
+    return status.epoch >= epoch and not status.absent_voters
+
+
 def test_the_chain_changes_while_one_voter_is_gone(servers: list[Server]) -> None:
     """Of three servers, two members and a witness, one is killed at a time."""
     address, witnesses = parse(redis_servers.address(servers[:2])), parse(redis_servers.address(servers[2:])).servers
@@ -259,15 +265,16 @@ def test_the_chain_changes_while_one_voter_is_gone(servers: list[Server]) -> Non
         load.run_more(50)
         servers[1].restart_empty()
         # Its vote was overwritten by the copy: one change to remove it, one to let it in, one to admit it as a voter.
-        load.run(lambda: storage.status().epoch == 4, "the server to be a member and a voter again")
+        load.run(lambda: has_changed_to(storage, 4), "the server to be a member and a voter again")
         assert len(storage.status().shards[0].members) == 2
+        epoch = storage.status().epoch
         servers[2].kill()
         load.run_more(20)
         servers[2].restart_empty()
-        load.run(lambda: storage.status().epoch == 5, "the witness to be admitted again")
+        load.run(lambda: has_changed_to(storage, epoch + 1), "the witness to be admitted again")
         servers[0].kill()
         load.run_more(20)
         load.check(servers[1])
-        assert storage.holds_lease
+        load.run(lambda: storage.holds_lease, "the lease to be renewed")
     finally:
         storage.close()
