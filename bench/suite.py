@@ -1,10 +1,11 @@
-"""A suite of rows that are measured cell by cell: what `bench/rl`, `bench/train` and `bench/serve` share.
+"""A suite of rows that are measured cell by cell: what the folders beside this file share.
 
 A row is one question; its cells are the programs that answer it, one of each peer, in the peer's own environment under
 `bench/.envs`. A cell is one process. Run 1 of every peer comes before run 2 of any, so that a machine that grows slower
 does so for all. What is printed is the median and the spread of all runs; rows of scores have one run a seed, and print
 the interquartile mean over all seeds, never the best. Results are stored after every cell, so a suite that was
-interrupted goes on with what is missing.
+interrupted goes on with what is missing. Each cell has the load of the machine at its start, and `summary` has the
+median and the spread of every row.
 
 A figure is a number, or several by name (`{"4": 0.1, "1048576": 2.0}`): a row that measures a series in one process
 prints a line for each.
@@ -32,6 +33,8 @@ import processes
 
 HERE = Path(__file__).resolve().parent
 TIME_LIMIT_S = 600
+#: What is drawn, and too long for a line.
+NOT_PRINTED = ("curve", "curves")
 #: How long the processes of a cell that was interrupted may take to end.
 ENDS_S = 10.0
 #: Others that use more of the cores than this make the figures of a row doubtful, and the report says so.
@@ -53,6 +56,8 @@ class Cell:
     cores: int = 2
     #: What is different in a run that only shows that the program works.
     smoke: dict[str, Any] = field(default_factory=dict)
+    #: How long it may take before it is ended.
+    limit_s: float = TIME_LIMIT_S
 
     def command(self, python: Path, folder: Path, arguments: dict[str, Any]) -> list[str]:
         words = [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
@@ -73,6 +78,16 @@ class Want:
 
 
 @dataclass(frozen=True)
+class Most:
+    """A figure of a cell that should be no larger than this, whatever peers have."""
+
+    cell: str
+    #: Its name in the series.
+    at: str
+    most: float
+
+
+@dataclass(frozen=True)
 class Row:
     """What is measured, and what Skate's figure should be of each peer's."""
 
@@ -90,6 +105,7 @@ class Row:
     own: dict[str, float] = field(default_factory=dict)
     #: Aims at parts of a series, or of cells that are not called "skate".
     wants: tuple[Want, ...] = ()
+    mosts: tuple[Most, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,8 @@ class Suite:
         if options.resume and data.get("smoke", False) != options.smoke:
             sys.exit(f"{_shown(path)} was measured {'without' if options.smoke else 'with'} --smoke.")
         data["smoke"] = options.smoke
+        if options.resume:
+            data.setdefault("resumed", []).append(machine.describe())
         if options.again:
             data["cells"] = [cell for cell in data["cells"] if "failed" not in cell]
         processes.adopt_orphans()
@@ -176,10 +194,14 @@ class Suite:
                 if options.smoke:
                     arguments |= cell.smoke
                 figures = self._run_cell(cell, arguments, data, prepared)
-                shown = {key: value for key, value in figures.items() if key != "curve"}
+                shown = {key: value for key, value in figures.items() if key not in NOT_PRINTED}
                 print(f"{row.name:20} {name:16} run {run}: {shown}", flush=True)
                 data["cells"].append({"row": row.name, "cell": name, "run": run, "arguments": arguments, **figures})
+                data.setdefault("summary", {})[row.name] = summary(row, data["cells"])
                 _store(data, path)
+        cells = [cell for cell in data["cells"] if cell["row"] == row.name]
+        for line in self._lines(row, cells):
+            print(line, flush=True)
 
     def _run_cell(self, cell: Cell, arguments: dict[str, Any], data: Data, prepared: set[str]) -> dict[str, Any]:
         """The figures of a cell, and how many cores processes that are not ours used meanwhile."""
@@ -190,11 +212,11 @@ class Suite:
             except environments.EnvironmentFailed as error:
                 return {"failed": f"no environment: {error}"}
             prepared.add(home)
-        strangers = processes.Strangers()
-        figures = call(home, cell.command(environments.python_of(home), self.folder, arguments))
+        strangers, load = processes.Strangers(), round(os.getloadavg()[0], 2)
+        figures = call(home, cell.command(environments.python_of(home), self.folder, arguments), cell.limit_s)
         if left := processes.reap_all(ENDS_S):
             figures["killed_afterwards"] = left
-        return {**figures, "others_cores": round(strangers.cores(), 2)}
+        return {**figures, "load_at_start": load, "others_cores": round(strangers.cores(), 2)}
 
     def show(self, data: Data) -> None:
         """Print the medians and the ratios that each row aims at."""
@@ -205,24 +227,28 @@ class Suite:
             if not cells:
                 continue
             print(f"\n{row.name}: {row.text}")
-            for name in row.cells:
-                own = [cell for cell in cells if cell["cell"] == name]
-                failed = [cell["failed"] for cell in own if "failed" in cell]
-                missed = sum(cell.get("reached") is False for cell in own)
-                found = values_of(own, row.figure)
-                for label, values in found.items():
-                    # A seed that did not get there counts with the seconds after which it gave up: it needs more.
-                    spread = f"{number(min(values))} to {number(max(values))}"
-                    print(f"  {name:16} {label:>10} {number(centre(values, row.seeds)):>12}", end="")
-                    print(f"  ({spread}, {len(values)} runs)", end="")
-                    print(f", at least: {missed} of them did not get there" if missed else "")
-                if failed and not found:
-                    print(f"  {name:16} {'':>10} {'—':>12}  {failed[0]}")
+            for line in self._lines(row, cells):
+                print(line)
             others = max(cell.get("others_cores", 0.0) for cell in cells)
             if others > OTHERS_CORES_MAX:
                 print(f"  the machine was not quiet: other processes used up to {others:.2f} cores during a run")
             for aim in aims_of(row, cells):
                 print(f"  {aim}")
+
+    def _lines(self, row: Row, cells: list[Data]) -> Iterator[str]:
+        """A line for each figure of each cell of a row."""
+        for name in row.cells:
+            own = [cell for cell in cells if cell["cell"] == name]
+            failed = [cell["failed"] for cell in own if "failed" in cell]
+            missed = sum(cell.get("reached") is False for cell in own)
+            found = values_of(own, row.figure)
+            for label, values in found.items():
+                # A seed that did not get there counts with the seconds after which it gave up: it needs more.
+                spread = f"{number(min(values))} to {number(max(values))}, {len(values)} runs"
+                late = f", at least: {missed} of them did not get there" if missed else ""
+                yield f"  {name:16} {label:>10} {number(centre(values, row.seeds)):>12}  ({spread}){late}"
+            if failed and not found:
+                yield f"  {name:16} {'':>10} {'—':>12}  {failed[0]}"
 
     def table(self, data: Data) -> Iterator[str]:
         """The lines of one table in Markdown a row: medians, smallest and largest run, and the aims."""
@@ -250,7 +276,7 @@ class Suite:
             yield ""
 
 
-def call(home: str, command: list[str]) -> dict[str, Any]:
+def call(home: str, command: list[str], limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
     """Run the program of a cell; its figures, or why there are none."""
     variables = {**os.environ, "PATH": f"{environments.python_of(home).parent}:{os.environ['PATH']}"}
     began = time.perf_counter()
@@ -259,10 +285,10 @@ def call(home: str, command: list[str]) -> dict[str, Any]:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
     )
     try:
-        out, err = started.communicate(timeout=TIME_LIMIT_S)
+        out, err = started.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         _end(started)
-        return {"failed": f"it took more than {TIME_LIMIT_S} s"}
+        return {"failed": f"it took more than {limit_s:g} s"}
     except BaseException:  # Ctrl-C: the program is in a session of its own, and has not heard of it
         _end(started)
         raise
@@ -296,6 +322,18 @@ def values_of(cells: list[Data], figure: str) -> dict[str, list[float]]:
     return found
 
 
+def summary(row: Row, cells: list[Data]) -> Data:
+    """The median and the spread of each figure of a row, by cell."""
+    own = {name: [cell for cell in cells if (cell["row"], cell["cell"]) == (row.name, name)] for name in row.cells}
+    return {
+        name: {
+            label: {"median": centre(values, row.seeds), "least": min(values), "most": max(values), "runs": len(values)}
+            for label, values in values_of(found, row.figure).items()
+        }
+        for name, found in own.items()
+    }
+
+
 def aims_of(row: Row, cells: list[Data]) -> Iterator[Aim]:
     """What a row aims at, as far as there are figures for it."""
     middle = {
@@ -321,6 +359,10 @@ def aims_of(row: Row, cells: list[Data]) -> Iterator[Aim]:
         if values:
             found, relation = centre(values, row.seeds), "at most" if aim < 0 else "at least"
             yield Aim(f"{figure} {relation} {abs(aim):g}", found, found <= -aim if aim < 0 else found >= aim)
+    for most in row.mosts:
+        value = middle.get(most.cell, {}).get(most.at)
+        if value is not None:
+            yield Aim(f"{most.cell}: {most.at} at most {most.most:g}", value, value <= most.most)
     if row.limit is not None and (ours := middle.get("skate")):
         yield Aim(f"at most {row.limit:g}", ours[""], ours[""] <= row.limit)
 

