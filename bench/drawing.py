@@ -9,7 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "docs" / "figures"
 BLUE, GREEN, ORANGE, GREY = "#1f6fb4", "#3a9a5b", "#e07b2a", "#888888"
 
 Cells = list[dict[str, Any]]
@@ -27,8 +28,9 @@ def read(paths: Iterable[str]) -> dict[str, Cells]:
 
 
 def save(figure: Figure, name: str) -> None:
-    figure.savefig(FIGURES / f"{name}.png", dpi=110)
-    print(f"docs/figures/{name}.png")
+    path = FIGURES / f"{name}.png"
+    figure.savefig(path, dpi=110)
+    print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def axes_of(figure: Figure, *place: int) -> Any:

