@@ -21,7 +21,7 @@ help:
 	@echo "make bench SUITE=rl       compare skate.rl with other libraries of reinforcement learning"
 	@echo "make bench SUITE=train    compare skate.train, skate.collective and trials with others"
 	@echo "make bench SUITE=serve    compare skate.serve with Ray Serve, FastAPI, LitServe and bare uvicorn"
-	@echo "make bench SUITE=control  measure the control store: its writes, and what failures cost"
+	@echo "make bench SUITE=control  measure the control store: failures, writes a second, recovery, memory"
 	@echo "make bench SUITE=train RESUME=bench/results/FILE.json   go on with a result; SMOKE=1: tiny sizes, one run"
 	@echo "make clean                remove $(VENV) and everything else that was generated"
 	@echo

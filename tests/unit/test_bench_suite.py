@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-from suite import Cell, Row, Suite, Want, aims_of, call, centre
+from suite import Cell, Most, Row, Suite, Want, aims_of, call, centre, relations, summary
 
 ROW = Row(
     "speed",
@@ -44,6 +44,29 @@ def test_aims_of_a_series_are_looked_at_by_name() -> None:
         ("1 MB: at most 1 of peer", 1.75, False),
         ("1 MB: skate, new at most 0.5 of peer", 0.5, True),
     ]
+
+
+def test_an_aim_may_be_a_figure_whatever_peers_have() -> None:
+    row = Row("speed", "", ROW.cells, figure="ms", mosts=(Most("peer", "4 B", 4.0), Most("skate", "1 MB", 6.5)))
+    assert [(str(aim.text), aim.good) for aim in aims_of(row, MEASURED)] == [
+        ("peer: 4 B at most 4", True),
+        ("skate: 1 MB at most 6.5", False),
+    ]
+
+
+def test_a_summary_has_the_median_and_the_spread_of_each_figure() -> None:
+    assert summary(ROW, MEASURED)["skate"] == {
+        "4 B": {"median": 2.0, "least": 1.0, "most": 3.0, "runs": 2},
+        "1 MB": {"median": 7.0, "least": 6.0, "most": 8.0, "runs": 2},
+    }
+
+
+def test_a_row_may_be_shown_against_one_of_its_cells() -> None:
+    row = Row("speed", "", ROW.cells, figure="ms", against="peer")
+    assert relations(ROW, MEASURED) == {}
+    assert relations(row, MEASURED) == {"skate": {"4 B": 0.5, "1 MB": 1.75}, "skate, new": {"4 B": 2.25, "1 MB": 0.5}}
+    lines = list(Suite("test", Path(), {"speed": row}).table({"cells": MEASURED}))
+    assert lines[7:12] == ["Of peer:", "", "| | skate | skate, new |", "|---|---|---|", "| 4 B | 0.5 | 2.25 |"]
 
 
 def test_a_table_has_the_median_the_spread_and_what_failed() -> None:
