@@ -188,6 +188,7 @@ class Suite:
         """Measure the cells of a row that are not in the result yet; store each as soon as it is there."""
         have = {(cell["row"], cell["cell"], cell["run"]) for cell in data["cells"]}
         runs = 1 if options.smoke else min(row.runs, options.runs or row.runs)
+        is_new = False
         for run in range(1, 1 + runs):
             for name, cell in row.cells.items():
                 if (row.name, name, run) in have or run > cell.runs or (options.peers and name not in options.peers):
@@ -201,9 +202,9 @@ class Suite:
                 data["cells"].append({"row": row.name, "cell": name, "run": run, "arguments": arguments, **figures})
                 data.setdefault("summary", {})[row.name] = summary(row, data["cells"])
                 _store(data, path)
-        cells = [cell for cell in data["cells"] if cell["row"] == row.name]
-        for line in self._lines(row, cells):
-            print(line, flush=True)
+                is_new = True
+        if is_new:
+            print("\n".join(self._lines(row, [cell for cell in data["cells"] if cell["row"] == row.name])), flush=True)
 
     def _run_cell(self, cell: Cell, arguments: dict[str, Any], data: Data, prepared: set[str]) -> dict[str, Any]:
         """The figures of a cell, and how many cores processes that are not ours used meanwhile."""
