@@ -215,7 +215,7 @@ def _take_over() -> Row:
 
 
 COST = {"puts": 3000, "threads": 32, "one_by_one": 50, "at_once": 50}
-SMALL_COST = {"puts": 50, "threads": 8, "one_by_one": 3, "at_once": 3}
+SMALL_COST = {"puts": 20, "threads": 8, "one_by_one": 2, "at_once": 2}
 
 
 def _cost() -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,15 @@ def test_every_cell_calls_a_function_that_takes_its_arguments(page: ModuleType) 
             expected = {argument.arg for argument in function.args.args}
             assert {*cell.arguments} == expected, f"{row.name}, {name}"
             assert {*cell.smoke} <= expected, f"{row.name}, {name}"
+
+
+def test_all_programs_can_be_imported() -> None:
+    """In a process of its own: other suites have modules with the same names."""
+    names = sorted(path.stem for path in FOLDER.glob("*.py"))
+    assert {"storage_side", "takeover_side", "recovery_side", "durability_side", "flush_side", "plots"} <= {*names}
+    code = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {', '.join(names)}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_row_aims_at_is_of_its_own_cells(page: ModuleType) -> None:
