@@ -14,8 +14,8 @@ from typing import Any
 
 from tools import TABLE, VALUE_BYTES, key_of, latencies_ms
 
-from skate._control.storage.address import Server, parse
 from skate._control.storage.interface import Put
+from skate._control.storage.redis.connection.address import Server, parse
 
 WARM_UP_S = 0.3
 #: A store that acknowledges nothing for this time is broken, and the cell fails.
@@ -48,9 +48,9 @@ class PlainClient:
     """HSET on one server, over a connection of the product's own kind."""
 
     def __init__(self, url: str) -> None:
-        from skate._control.storage.redis.handshake import dial
-        from skate._control.storage.redis.poller import Poller
-        from skate._control.storage.redis.wire import Wire
+        from skate._control.storage.redis.connection.handshake import dial
+        from skate._control.storage.redis.connection.poller import Poller
+        from skate._control.storage.redis.connection.wire import Wire
 
         server: Server = parse(url).servers[0]
         self._poller = Poller()
@@ -75,7 +75,7 @@ class PlainClient:
         return self._poller.fileno()
 
     def write(self, key: bytes, value: bytes) -> None:
-        from skate._control.storage.redis.requests import packed
+        from skate._control.storage.redis.connection.requests import packed
 
         self._wire.send(packed("HSET", TABLE, key, value), self._answered)
         self._wire.flush()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from skate._control import opening
 from skate._control.main import main
-from skate._control.storage.address import is_redis
 from skate._control.storage.opening import open_storage
+from skate._control.storage.redis.connection.address import is_redis
 
 if TYPE_CHECKING:
     from skate._control.config import StoreConfig

@@ -16,8 +16,8 @@ import tools
 from clients import STUCK_S, PlainClient, StorageClient, closed_loop
 from tools import TABLE, VALUE_BYTES, key_of
 
-from skate._control.storage.address import parse
 from skate._control.storage.interface import Put
+from skate._control.storage.redis.connection.address import parse
 from skate._core.cluster.chain import SILENCE_S
 
 #: The highest latency of each of these intervals is kept for the picture.

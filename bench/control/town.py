@@ -21,7 +21,7 @@ from unittest.mock import patch
 import processes
 from skate import cluster_utils
 from skate._control.config import ControlConfig, StoreConfig
-from skate._control.storage.address import is_redis
+from skate._control.storage.redis.connection.address import is_redis
 from skate._core.ids import new_process_id, node_of
 from skate._core.membership import REPORT_PERIOD_S
 from skate._core.outbox import Outbox
