@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skate._wire import cluster
-from skate._wire.channel import RECEIVE_BYTES, ChannelClosed
+from skate._wire.channel import RECEIVE_BYTES, Channel, ChannelClosed
 from skate._wire.gate import Gate
 from skate._wire.handshake import Versions
 from skate._wire.lasting import LastingChannel
@@ -105,6 +105,25 @@ def test_what_was_said_without_a_connection_is_heard_at_once_or_before_the_end(b
         assert b.heard[:6] == [0, 1, 2, 3, 4, 5]
     a.channel.end()
     b.channel.end()
+
+
+def test_what_another_end_says_is_not_held_back_for_what_the_first_one_owed() -> None:
+    """A control service dies while it says again what was lost; the next one says only that it knows nothing of it."""
+    near, far = socket.socketpair()
+    channel, buffer = LastingChannel(near), bytearray(RECEIVE_BYTES)
+    channel.greet()
+    first = Channel(far)
+    first.send(Resume(b"", 0, 5))
+    first.send(message(1))
+    assert channel.receive(buffer) == [], "four more were announced"
+    first.close()
+    near, far = socket.socketpair()
+    channel.attach(near)
+    second = Channel(far)
+    second.send(message(2))
+    assert [heard.pid for heard in channel.receive(buffer)] == [1, 2]
+    second.close()
+    channel.end()
 
 
 def test_one_end_may_begin_anew_while_the_other_has_spoken_already() -> None:

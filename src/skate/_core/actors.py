@@ -55,6 +55,8 @@ class Actor(msgspec.Struct):
     failed_starts: int = 0
     death: Death | None = None
     watchers: set[bytes] = msgspec.field(default_factory=set)
+    #: It is dead, and its worker leaves by itself: as soon as nobody needs what that owns.
+    leaves: bool = False
 
     def without_watchers(self) -> Actor:
         """As it is stored: watchers say again that they watch."""
@@ -209,6 +211,7 @@ class ActorTable:
             death.reason = f"{death.before} In the restart {death.reason}"
             death.stderr = death.stderr or before.stderr
             death.output = death.output or before.output
+        actor.leaves = True
         return self._bury(actor, death)
 
     def process_died(self, process: bytes, death: Death) -> list[Command]:
@@ -283,6 +286,7 @@ class ActorTable:
             return []
         worker, starting = actor.worker, actor.state == STARTING
         death = Death("scope", "no handle to it was left.")
+        actor.leaves = bool(worker) and not starting
         commands = self._bury(actor, death)
         if not worker:
             return commands
@@ -346,6 +350,10 @@ class ActorTable:
     def early_owners(self) -> set[bytes]:
         """Those whose actors are watched before they were registered."""
         return {owner for owner, _ in self._early.values()}
+
+    def early_processes(self) -> set[bytes]:
+        """Those, and who watches."""
+        return self.early_owners().union(*(watchers for _, watchers in self._early.values()))
 
     def of_worker(self, worker: bytes) -> Actor | None:
         id = self._by_worker.get(worker)

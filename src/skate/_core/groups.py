@@ -204,14 +204,14 @@ class GroupTable:
                 group.state = RESCHEDULING
         return commands
 
-    def settle(self, held: dict[tuple[bytes, int], tuple[bytes, bool]], nodes: Collection[bytes]) -> list[Command]:
-        """These nodes have said which bundles they hold: by group and index the node, and whether it counts there.
+    def settle(self, held: dict[tuple[bytes, bytes, int], bool], nodes: Collection[bytes]) -> list[Command]:
+        """These nodes have said which bundles they hold: by node, group and index whether it counts there.
 
         What one of them holds for a group that does not have it there is given back. What it should hold and does not
         is looked for again. Attempts that were under way are given up.
         """
         commands: list[Command] = []
-        for (id, index), (node, counts) in held.items():
+        for (node, id, index), counts in held.items():
             group = self.groups.get(id)
             bundle = group.bundles[index] if group is not None and 0 <= index < len(group.bundles) else None
             if bundle is None or bundle.node != node:
@@ -222,7 +222,7 @@ class GroupTable:
             if any(bundle.node in nodes and not bundle.committed for bundle in group.bundles):
                 commands += self._give_up(group)
             for index, bundle in enumerate(group.bundles):
-                if bundle.node in nodes and held.get((group.id, index), (b"", False))[0] != bundle.node:
+                if bundle.node in nodes and (bundle.node, group.id, index) not in held:
                     bundle.node, bundle.prepared, bundle.committed = b"", False, False
                     self.changed.add(group.id)
                     if group.state == READY:

@@ -65,6 +65,8 @@ class RemoteControl(ControlPort):
         self._loop = daemon.loop
         #: What processes have said and may have to be said again.
         self._outbox: Outbox[Any] = Outbox()
+        #: The jobs of processes that are dead, as long as something that they have said is kept.
+        self._jobs_of_dead: dict[bytes, Job] = {}
         #: What is no state, and was not said while there was no service to say it to.
         self._facts: deque[wire.Message] = deque(maxlen=FACTS_MAX)
         #: Which service this is; another number, another service.
@@ -73,6 +75,8 @@ class RemoteControl(ControlPort):
         #: The service has taken this node in, over the present link.
         self._is_in = False
         self._begun = False
+        #: It was taken in more than once before it had begun: the service waits for what it has.
+        self._owes_description = False
         #: What came before the daemon was built.
         self._early: list[Any] = []
         self._report_at = 0.0
@@ -138,9 +142,12 @@ class RemoteControl(ControlPort):
         self.cluster_id = message.cluster_id
         self.incarnation = message.incarnation
         self._cannot_start = ""
+        was_part = bool(self._neighbours.node_id)
         self._neighbours.on_joined(message)
         if self._begun:
             self._describe_all()
+        else:
+            self._owes_description = was_part
 
     def _describe_all(self) -> None:
         """All that the service has to know, to one that may know nothing of it."""
@@ -148,10 +155,12 @@ class RemoteControl(ControlPort):
         for fact in self._facts:
             link.send(fact)
         self._facts.clear()
-        link.send(self._holding())
         for process in daemon.processes.values():
             if process.worker is None and process.ready:
                 self.job_started(process.job, daemon.pids[process.id])
+                self._known.setdefault(process.id, process.job)  # its end is to be told, whatever it has said
+        link.send(self._holding())
+        for process in daemon.processes.values():
             if process.id in self._known:
                 daemon.send(process.id, wire.Renewed())
         for process_id, number, done_to, message in self._outbox.kept():
@@ -161,12 +170,11 @@ class RemoteControl(ControlPort):
 
     def _holding(self) -> cluster.Holding:
         daemon = self._daemon
-        pids, nameless = daemon.pids, Job()
+        pids = daemon.pids
         processes = [
             cluster.HeldProcess(id, pids.get(id, 0), job) for id, job in self._known.items() if id in daemon.processes
         ]
-        ended = {id for id, *_ in self._outbox.kept()} - daemon.processes.keys()
-        processes += [cluster.HeldProcess(id, 0, nameless) for id in sorted(ended)]
+        processes += [cluster.HeldProcess(id, 0, job) for id, job in self._jobs_of_dead.items()]
         owned, copies = self._neighbours.transfers.held()
         return cluster.Holding(
             processes,
@@ -213,13 +221,16 @@ class RemoteControl(ControlPort):
             self._daemon.pool.kill(process_id, f"{why}: a {type(message).__name__} of it was lost")
 
     def process_died(self, gone: wire.PeerGone) -> None:
-        if self._known.pop(gone.process_id, None) is not None:
+        job = self._known.pop(gone.process_id, None)
+        if job is not None:
+            self._jobs_of_dead[gone.process_id] = job
             self._say(gone.process_id, gone, is_last=True)
 
     def _on_done(self, processes: list[tuple[bytes, int]]) -> None:
         for process_id, number in processes:
             if self._outbox.done(process_id, number) and process_id not in self._daemon.processes:
                 self._outbox.forget(process_id)
+                self._jobs_of_dead.pop(process_id, None)
 
     def resources_changed(self) -> None:
         """The next report says so."""
@@ -233,7 +244,7 @@ class RemoteControl(ControlPort):
     def _on_message(self, link: Link, message: Any) -> None:
         if link is not self._link:
             return
-        if not self._begun and not isinstance(message, cluster.Joined | cluster.StoreTrouble):
+        if not self._begun and not isinstance(message, cluster.Joined | cluster.StoreTrouble | cluster.Anew):
             self._early.append(message)
             return
         self._heard_at = time.monotonic()
@@ -242,13 +253,14 @@ class RemoteControl(ControlPort):
                 self._on_joined(message)
             case cluster.Anew():
                 self._join_again()
-            case cluster.ToProcess(process, wire.Answer(request)):
-                self._outbox.answered(process, request)
-                self.on_order(message)
             case cluster.StoreTrouble(why):
                 self._trouble = (time.monotonic(), why) if why else None
             case cluster.Done(processes):
                 self._on_done(processes)
+            case cluster.ToProcess(process_id, wire.Answer(request)):
+                if number := self._outbox.answered(process_id, request):
+                    self._on_done([(process_id, number)])
+                self.on_order(message)
             case cluster.TellToEnd(reason):
                 self._daemon.end(reason, joins_anew=True)
             case cluster.End(reason):
@@ -260,6 +272,8 @@ class RemoteControl(ControlPort):
     def begin(self) -> None:
         """The daemon is built: tell how it is, from now on."""
         self._begun = True
+        if self._is_in and self._owes_description:
+            self._describe_all()
         early, self._early = self._early, []
         for message in early:
             self._on_message(self._link, message)

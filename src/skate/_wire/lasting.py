@@ -82,6 +82,8 @@ class LastingChannel(Channel):
                 if kind is Confirm:
                     self._confirm(message.count)
                 elif kind is not Resume:
+                    if self._awaits:  # the other end knows nothing of this channel: what it said before will not come
+                        self._whole_at = 0
                     heard.append(message)
                 elif self._awaits:
                     self._whole_at = message.said

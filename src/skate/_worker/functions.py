@@ -235,8 +235,7 @@ class ExportedFunctions:
 
     def say_again(self) -> None:
         """To a control service that was started again: which functions this process needs. It has stored them."""
-        if self._told:
-            self._send(Needs(sorted(self._told)))
+        self._send(Needs(sorted(self._told)))  # also if there are none: it waits for all who were there before
 
     def take_retired(self) -> list[bytes]:
         """Those that nobody can call any more. The same function may have been defined again since."""

@@ -139,13 +139,13 @@ class ActorService:
     def node_died(self, node: int, reason: str) -> None:
         """All processes of that node are gone."""
         lost = {id for actor in self.table.actors.values() for id in (actor.worker, actor.owner, *actor.watchers)}
-        for id in sorted(lost):
+        for id in sorted(lost | self.table.early_processes()):
             if id and node_of(id) == node:
                 self._do(self.table.process_died(id, Death("crash", f"its node is gone: {reason}")))
 
     def processes(self) -> set[bytes]:
         """All that are actors, or that actors end with."""
-        found = self.table.early_owners()
+        found: set[bytes] = set()
         for actor in self.table.actors.values():
             if actor.state != core.DEAD:
                 found |= {actor.worker, actor.owner}

@@ -44,6 +44,7 @@ from skate._control.state.steps import (
     EndService,
     Event,
     Forget,
+    ForgetProcess,
     Look,
     Note,
     PassOn,
@@ -200,7 +201,11 @@ class Control:
             case TooLong(link, refusal):
                 self._on_refused(link, refusal)
             case PlaceAgain(actor):
-                self.actors.place(actor)
+                if actor not in self.placing.waiting:
+                    self.actors.place(actor)
+            case ForgetProcess(process_id):
+                if process_id not in self.processes:
+                    self.key_values.forget_writes(process_id)
             case Refuse(actor, death):
                 self.actors.infeasible(actor, death)
             case SettleAnyway():
@@ -209,6 +214,8 @@ class Control:
                 self.event("store", f"for {seconds:.0f} s nothing could be written: {what} {why}")
 
     def _on_message(self, link: int, message: Any) -> None:
+        if link in self.nodes.replaced:
+            return  # its node has said all of it again, over another link
         handler = HANDLERS.get(type(message))
         if handler is None or not (link in self.nodes.by_link or type(message) in FROM_VISITORS):
             raise ProtocolError(f"{type(message).__name__} is not for the control service, or came before Join")
@@ -346,8 +353,11 @@ class Control:
         self.process_gone(message.gone)
 
     def process_gone(self, gone: wire.PeerGone) -> None:
+        job = self.processes.jobs.get(gone.process_id)
+        if gone.process_id in self.jobs.drivers or (job is not None and job.driver == gone.process_id):
+            self.jobs.driver_ended(gone.process_id, "ended")
         self.processes.died(gone.process_id)
-        self.key_values.forget_writes(gone.process_id)
+        self.recovery.process_gone(gone.process_id)
         self.objects.process_died(gone.process_id)
         self.actors.process_died(gone)
         self.functions.process_died(gone.process_id)
@@ -404,12 +414,16 @@ class Control:
         self.actors.infeasible(actor, death)
 
     def _on_actor_placed(self, link: int, message: cluster.ActorPlaced) -> None:
-        if self.placing.is_expected(message.actor, self.nodes.by_link[link]):
+        node = self.nodes.by_link[link]
+        if self.recovery.actor_placed(node, message):
+            return
+        if self.placing.is_expected(message.actor, node):
             self.actors.granted(message.actor, message.worker, message.pid)
         else:
             self.kill(message.worker, NOT_NEEDED)
 
     def _on_actor_not_placed(self, link: int, message: cluster.ActorNotPlaced) -> None:
+        self.recovery.actor_not_placed(self.nodes.by_link[link], message.actor)
         if self.placing.is_expected(message.actor, self.nodes.by_link[link]):
             self.actors.infeasible(message.actor, message.death)
 

@@ -32,8 +32,10 @@ class Functions:
         """mark: called with the table and the key of each row that has changed."""
         self._mark = mark
         self._known: dict[bytes, Known] = {}
-        #: After a restart processes say which functions they need; until they have, none is forgotten.
+        #: The control service was started again, and not all nodes have come back.
         self.keeps_all = False
+        #: Processes that have yet to say which functions they need, after a restart. Until then none is forgotten.
+        self._awaited: set[bytes] = set()
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -57,6 +59,7 @@ class Functions:
                 for fn in fns:
                     if fn in self._known:
                         self._known[fn].processes.add(process_id)
+                self._has_said(process_id)
             case wire.Define():
                 known = self._known.get(message.fn)
                 if known is None:
@@ -64,14 +67,26 @@ class Functions:
                     self._mark(FUNCTIONS, message.fn)
                 known.processes.add(process_id)
 
+    def await_needs(self, process_ids: Iterable[bytes]) -> None:
+        """These processes will say which functions they need."""
+        self._awaited.update(process_ids)
+
+    def _has_said(self, process_id: bytes) -> None:
+        if process_id in self._awaited:
+            self._awaited.discard(process_id)
+            if not self._awaited:
+                self.forget_unneeded()
+
     def process_died(self, process_id: bytes) -> None:
         for known in self._known.values():
             known.processes.discard(process_id)
+        self._awaited.discard(process_id)
         self.forget_unneeded()
 
     def node_died(self, number: int) -> None:
         for known in self._known.values():
             known.processes = {process for process in known.processes if node_of(process) != number}
+        self._awaited = {process for process in self._awaited if node_of(process) != number}
         self.forget_unneeded()
 
     # -- actors -------------------------------------------------------------------------------------------------------
@@ -94,7 +109,7 @@ class Functions:
         self._forget_unneeded(self._known)
 
     def _forget_unneeded(self, fns: Iterable[bytes]) -> None:
-        if self.keeps_all:
+        if self.keeps_all or self._awaited:
             return
         for fn in list(fns):
             known = self._known[fn]

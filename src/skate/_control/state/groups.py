@@ -50,7 +50,7 @@ class GroupService:
                 answer: dict[str, Any] = {}
                 if self._names.get(message.name, message.group) != message.group:
                     answer = {"taken": True}
-                elif message.group not in self.table.groups:  # otherwise it is said again
+                elif message.group not in self.table.groups and not self._is_over(process_id, message):
                     bundles = [checked_units(bundle) for bundle in message.bundles]
                     # What a detached actor has reserved is there as long as the actor, whose driver may be gone.
                     job = b"" if message.detached else self._control.actors.detached_in(process_id) or message.job
@@ -71,6 +71,11 @@ class GroupService:
                 self._do(self.table.remove(message.group))
                 self.place(nodes)
 
+    def _is_over(self, process_id: bytes, message: wire.CreateGroup) -> bool:
+        """The job that the group would end with has ended."""
+        is_kept = message.detached or self._control.actors.detached_in(process_id)
+        return not is_kept and message.job in self._control.jobs.ended
+
     def place(self, nodes: Sequence[NodeView]) -> None:
         """Nodes have changed: those that wait may have a place."""
         if self.waits and not self._control.recovery.is_under_way:
@@ -79,7 +84,18 @@ class GroupService:
     def prepared(self, node: bytes, group: bytes, index: int, attempt: int, *, ok: bool) -> None:
         self._do(self.table.prepared(node, group, index, attempt, ok=ok))
 
-    def settle(self, held: dict[tuple[bytes, int], tuple[bytes, bool]], nodes: Collection[bytes]) -> None:
+    def drop_of_strangers(self) -> None:
+        """All nodes have come back: what belongs to a job or an actor that is over goes, and bundles on dead nodes."""
+        control = self._control
+        for group in list(self.table.groups.values()):
+            if group.job and group.job not in control.jobs.drivers and not control.actors.table.is_living(group.job):
+                self._do(self.table.remove(group.id))
+        there = control.nodes.membership.members
+        for node in sorted({bundle.node for group in self.table.groups.values() for bundle in group.bundles}):
+            if node and node not in there:
+                self._do(self.table.node_died(node))
+
+    def settle(self, held: dict[tuple[bytes, bytes, int], bool], nodes: Collection[bytes]) -> None:
         """These nodes have said which bundles they hold, and whether those count."""
         self._do(self.table.settle(held, nodes))
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Jobs that are remembered; the oldest make room for the newest.
 JOBS_MAX = 1000
+#: Drivers of one job that are known to have ended, the last ones.
+ENDED_MAX = 100
 
 
 class Jobs:
@@ -22,11 +24,15 @@ class Jobs:
         self._jobs: dict[bytes, JobRow] = {}
         #: Drivers, and the jobs that they are part of: a submitted command may be several.
         self.drivers: dict[bytes, bytes] = {}
+        #: Drivers that have ended lately, the oldest first: their workers may not know yet.
+        self.ended: dict[bytes, None] = {}
 
     def load(self, rows: Iterable[tuple[bytes, JobRow]]) -> None:
         for id, row in sorted(rows, key=lambda entry: float(entry[1].facts["started_at"])):
             self._jobs[id] = row
             self.drivers.update(dict.fromkeys(row.drivers, id))
+            for driver in row.ended:
+                self._note_end(driver)
 
     def row(self, id: bytes) -> bytes | None:
         row = self._jobs.get(id)
@@ -34,6 +40,7 @@ class Jobs:
 
     def on_started(self, link: int, message: cluster.JobStarted) -> None:
         job = message.job
+        self._control.recovery.process_came(link, job.driver, message.pid, job)
         if job.driver in self.drivers:  # said again
             return
         self.drivers[job.driver] = job.id
@@ -48,7 +55,8 @@ class Jobs:
             "ended_at": None,
             "state": "running",
         }
-        self._jobs[job.id] = JobRow(facts, drivers)
+        before = self._jobs.get(job.id)
+        self._jobs[job.id] = JobRow(facts, drivers, before.ended if before is not None else [])
         self._control.mark(JOBS, job.id)
         self._control.event("job", f"job {job.id.hex()} began, with pid {message.pid}", job_id=job.id.hex())
         if len(self._jobs) > JOBS_MAX:
@@ -64,18 +72,25 @@ class Jobs:
             self.driver_ended(driver, "lost")
 
     def driver_ended(self, driver: bytes, state: str) -> None:
+        self._control.groups.job_ended(driver)  # also of one that began and ended while nothing could be said
+        self._note_end(driver)
         id = self.drivers.pop(driver, b"")
         if not id:
             return
-        self._control.groups.job_ended(driver)
         row = self._jobs.get(id)
         if row is None:
             return
         row.drivers = [other for other in row.drivers if other != driver]
+        row.ended = [*row.ended, driver][-ENDED_MAX:]
         if not row.drivers:
             row.facts.update(state=state, ended_at=self._control.wall)
             self._control.event("job", f"job {id.hex()} is over: {state}", job_id=id.hex())
         self._control.mark(JOBS, id)
+
+    def _note_end(self, driver: bytes) -> None:
+        self.ended[driver] = None
+        if len(self.ended) > JOBS_MAX:
+            del self.ended[next(iter(self.ended))]
 
     def describe(self) -> list[dict[str, Any]]:
         return [row.facts for row in self._jobs.values()]

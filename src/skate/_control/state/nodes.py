@@ -37,6 +37,8 @@ class Nodes:
         #: The link of each node that is connected, or may come back to it; and the node of each link.
         self.links: dict[bytes, int] = {}
         self.by_link: dict[int, bytes] = {}
+        #: Links whose nodes have made others instead. What still comes over one was said again.
+        self.replaced: set[int] = set()
         #: Links of nodes that were declared dead and have been told so.
         self._told: set[int] = set()
         self._names: dict[bytes, str] = {}
@@ -56,6 +58,8 @@ class Nodes:
         dead = []
         for id, row in rows:
             member = row.member
+            # The row of the cluster may lie on a shard that has not written it.
+            self.cluster.last_number = max(self.cluster.last_number, node_of(id))
             if row.gone:
                 dead.append((row.order, id, row))
                 continue
@@ -112,6 +116,10 @@ class Nodes:
         """It is part of the cluster, and reached over that link from now on."""
         id = member.view.id
         commands = self.membership.join(member.view, (member.host, member.port), self._control.now)
+        if id in self.links and self.links[id] != link:
+            self.replaced.add(self.links[id])
+            self.by_link.pop(self.links[id], None)
+            self._control.processes.node_joined_again(node_of(id))
         self.forget_link(id)
         self.links[id], self.by_link[link] = link, id
         self._names[id] = member.name
@@ -155,6 +163,7 @@ class Nodes:
 
     def link_ended(self, link: int) -> None:
         self._told.discard(link)
+        self.replaced.discard(link)
         node = self.by_link.pop(link, None)
         if node is not None and self.links.get(node) == link:
             del self.links[node]

@@ -17,12 +17,16 @@ class Objects:
         self._control = control
         self._nodes = control.nodes
         self.locations = Locations()
+        #: Objects whose makers were asked for their owners since the service was started again, until all is settled.
+        self._asked: set[bytes] = set()
 
     def on_locate(self, link: int, message: cluster.Locate) -> None:
         asker = self._nodes.by_link[link]
         maker = self._nodes.by_number.get(node_at(message.place))
         if maker is not None and not self.locations.has_all(message.object, maker):
             self.locations.stored(message.object, maker)
+            if self._control.recovery.is_under_way:
+                self._asked.add(message.object)
             self._control.send_to_node(maker, cluster.Tracked(message.object))
         if self.locations.has_all(message.object, asker):  # it would not ask
             self.locations.dropped(message.object, asker)
@@ -63,14 +67,18 @@ class Objects:
         """Wherever there is something of them."""
         drops: dict[bytes, list[bytes]] = {}
         for object in objects:
+            self._asked.discard(object)
             for node in self.locations.freed(object):
                 drops.setdefault(node, []).append(object)
         for node, dropped in drops.items():
             self._control.send_to_node(node, cluster.DropCopies(dropped))
 
-    def drop_of_strangers(self, living: set[bytes]) -> None:
-        """All nodes have said what they have: what belongs to a process that no node has goes, and what belongs to no
-        process that was named, because the node that made it is gone, too."""
+    def drop_of_strangers(self) -> None:
+        """All nodes have said what they have: what belongs to a process whose node is gone goes, and what belongs to no
+        process that was named, because the node that made it is gone, too. Of processes that have not had to do with
+        the control state their nodes are asked."""
         owned = self.locations.owners()
-        self.drop([object for object, owner in owned.items() if owner not in living])
-        self.drop([object for object in self.locations.objects() if object not in owned])
+        dead = {owner for owner in sorted(set(owned.values())) if not self._control.lives(owner)}
+        self.drop([object for object, owner in owned.items() if owner in dead])
+        asked, self._asked = self._asked, set()
+        self.drop([object for object in self.locations.objects() if object not in owned and object not in asked])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skate._control.state.steps import Confirm
+from skate._control.state.steps import Confirm, ForgetProcess
 from skate._core.ids import node_of
 from skate._core.task import Job
 from skate._wire import cluster
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Nodes are told together of what is durable, this often.
 CONFIRM_S = 0.02
+#: What a process has written is remembered for this time after its end: until its node has heard Done, it may say it
+#: again. A node that has not heard so for longer is dead itself.
+REMEMBER_S = 10.0
 
 
 class Processes:
@@ -38,6 +41,16 @@ class Processes:
 
     def on_acquaint(self, link: int, message: cluster.Acquaint) -> None:
         self.jobs[message.process_id] = message.job
+        self._control.recovery.process_came(link, message.process_id, message.pid, message.job)
+
+    def node_joined_again(self, number: int) -> None:
+        """It will say again what is not Done.
+
+        The answers to that may have been lost with its old link. So Done must not come over the new one before them,
+        and what is said again is handled like that of processes that were not known before.
+        """
+        self._last = {id: last for id, last in self._last.items() if node_of(id) != number}
+        self._untold = {id: last for id, last in self._untold.items() if node_of(id) != number}
 
     def is_new(self, process_id: bytes, number: int) -> bool:
         """Whether a message with that number has not come yet. Number 0: its node does not count."""
@@ -52,12 +65,6 @@ class Processes:
         self._last[process_id] = number
         return True
 
-    def says_again(self, process_id: bytes, job: Job) -> None:
-        """Its node describes it on another link: what the process was answered over the last one may be lost, so all
-        that its node still keeps counts once more."""
-        self.jobs[process_id] = job
-        self._last.pop(process_id, None)
-
     def confirm(self) -> None:
         """Tell nodes what they need not keep."""
         untold, self._untold = self._untold, {}
@@ -69,7 +76,8 @@ class Processes:
 
     def died(self, process_id: bytes) -> None:
         self.jobs.pop(process_id, None)
-        self._last.pop(process_id, None)
+        if self._last.pop(process_id, 0):
+            self._control.after(REMEMBER_S, ForgetProcess(process_id))
 
     def node_died(self, number: int) -> None:
         self.jobs = {id: job for id, job in self.jobs.items() if node_of(id) != number}

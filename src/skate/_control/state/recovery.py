@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from skate._control.state.steps import SettleAnyway
 from skate._core import actors as core
 from skate._core.ids import node_of
+from skate._core.task import Job
 from skate._wire import cluster
 from skate._wire import messages as wire
 
@@ -40,12 +41,7 @@ class Recovery:
         self._control = control
         #: Nodes that are part of the cluster and have not said what they have.
         self._awaited: set[bytes] = set()
-        #: Of the others: the nodes, which bundles they hold, processes that they do not have any more, and workers that
-        #: no actor needs.
-        self._come: set[bytes] = set()
-        self._bundles: dict[tuple[bytes, int], tuple[bytes, bool]] = {}
-        self._vanished: set[bytes] = set()
-        self._unneeded: list[bytes] = []
+        self._holdings: dict[bytes, cluster.Holding] = {}
 
     @property
     def is_under_way(self) -> bool:
@@ -54,83 +50,162 @@ class Recovery:
     def begin(self) -> None:
         """The rows are loaded."""
         self._awaited = set(self._control.nodes.membership.members)
+        self._control.functions.keeps_all = True
         if self._awaited:
-            self._control.functions.keeps_all = True
             self._control.after(RECOVERY_S, SettleAnyway())
+        else:
+            self._settle()
 
     def on_holding(self, link: int, message: cluster.Holding) -> None:
-        """What a node has is taken in at once: it goes on working, and what it says next rests on that."""
         node = self._control.nodes.by_link[link]
-        self._take_in(node, message)
+        for process in message.processes:
+            self._control.processes.jobs[process.id] = process.job
         if node in self._awaited:
-            self._awaited.discard(node)
-            if not self._awaited:
+            self._control.functions.await_needs(process.id for process in message.processes if process.pid)
+            self._holdings[node] = message
+            self._take_objects(node, message)
+            if self._awaited <= self._holdings.keys():
                 self._settle()
-        elif not self.is_under_way:  # the service was there all along, and their link was lost
-            self._compare()
+        elif self.is_under_way:
+            self._take_objects(node, message)
+            self._holdings[node] = message  # it joined after the restart, and has lost its link since
+        else:
+            self._take_objects(node, message)
+            self._compare({node: message})
             self._control.groups.place(self._control.nodes.views)
+
+    def _take_objects(self, node: bytes, holding: cluster.Holding) -> None:
+        """At once: what becomes of an object may be heard next."""
+        for object, owner in holding.owned:
+            self._control.objects.locations.owned(object, owner, node)
+        locations = self._control.objects.locations
+        freed = set() if self.is_under_way else {object for object in holding.copies if not locations.is_known(object)}
+        if freed:  # while the node could not be told so
+            self._control.send_to_node(node, cluster.DropCopies(sorted(freed)))
+        for object in holding.copies:
+            if object not in freed:
+                locations.stored(object, node)
+
+    # -- what changes meanwhile ---------------------------------------------------------------------------------------
+
+    def process_came(self, link: int, process_id: bytes, pid: int, job: Job) -> None:
+        """It began after its node had said what it has."""
+        holding = self._holdings.get(self._control.nodes.by_link[link])
+        if holding is not None:
+            holding.processes.append(cluster.HeldProcess(process_id, pid, job))
+
+    def process_gone(self, process_id: bytes) -> None:
+        """It was held when its node came."""
+        for holding in self._holdings.values():
+            holding.processes = [process for process in holding.processes if process.id != process_id]
+            holding.workers = [worker for worker in holding.workers if worker.id != process_id]
+
+    def actor_placed(self, node: bytes, message: cluster.ActorPlaced) -> bool:
+        """A worker was found for an actor since its node came. False: that is not for this table to know."""
+        if not self.is_under_way or node not in self._holdings:
+            return False
+        self.actor_not_placed(node, message.actor)
+        self._holdings[node].workers.append(cluster.HeldWorker(message.worker, message.pid, message.actor, 0))
+        return True
+
+    def actor_not_placed(self, node: bytes, actor: bytes) -> None:
+        """The node looks for a worker for it no longer."""
+        if node in self._holdings:
+            looking = self._holdings[node].looking
+            self._holdings[node].looking = [other for other in looking if other != actor]
 
     def node_left(self, node: bytes) -> None:
         """It is dead, and will not come."""
-        self._come.discard(node)
         if node in self._awaited:
             self._awaited.discard(node)
-            if not self._awaited:
+            self._holdings.pop(node, None)
+            if not self._awaited or self._awaited <= self._holdings.keys():
                 self._settle()
 
     def settle_anyway(self) -> None:
-        """Nodes have had their time."""
-        missing, self._awaited = sorted(self._awaited), set()
-        if missing:
-            for node in missing:
-                self._control.nodes.do(self._control.nodes.membership.leave(node, NOT_BACK))
+        if self.is_under_way:
             self._settle()
 
     def _settle(self) -> None:
         control = self._control
-        come = len(self._come)
-        self._compare()
+        missing = self._awaited - self._holdings.keys()
+        holdings, self._holdings = self._holdings, {}
+        self._awaited = set()
+        for node in missing:
+            control.nodes.do(control.nodes.membership.leave(node, NOT_BACK))
+        self._compare(holdings)
+        self._repair()
         for process_id in control.key_values.writers():
             if process_id not in control.processes:
                 control.key_values.forget_writes(process_id)
         control.functions.keeps_all = False
         control.functions.forget_unneeded()
-        control.objects.drop_of_strangers(set(control.processes.jobs))
+        control.objects.drop_of_strangers()
         for actor in list(control.actors.table.actors.values()):
             if actor.state == core.PENDING and actor.id not in control.placing.waiting:
                 control.actors.place(actor.id)
         control.groups.place(control.nodes.views)
-        control.note(f"all is known again: {come} nodes have come back")
+        if holdings or missing:
+            control.note(f"all is known again: {len(holdings)} nodes have come back, {len(missing)} have not")
 
-    # -- taking in ----------------------------------------------------------------------------------------------------
-
-    def _take_in(self, node: bytes, holding: cluster.Holding) -> None:
-        """What ends nothing: the rest waits until all have come."""
+    def _repair(self) -> None:
+        """The rows of one event may lie on several shards, of which some were written and some were not."""
         control = self._control
-        self._come.add(node)
-        for process in holding.processes:
-            control.processes.says_again(process.id, process.job)
-        there = {process.id for process in holding.processes} | {worker.id for worker in holding.workers}
-        known = set(control.processes.jobs) | set(control.jobs.drivers) | control.actors.processes()
-        self._vanished |= {id for id in known - there if id and node_of(id) == node_of(node)}
-        for worker in holding.workers:
-            self._take_in_worker(worker)
-        self._take_in_looking(node, set(holding.looking))
-        for object, owner in holding.owned:
-            control.objects.locations.owned(object, owner, node)
-        for object in holding.copies:
-            control.objects.locations.stored(object, node)
-        self._bundles.update({(group, index): (node, counts) for group, index, counts in holding.bundles})
+        for process_id in sorted(self._known_processes()):
+            if node_of(process_id) not in control.nodes.by_number:
+                self._vanished(process_id)
+        control.groups.drop_of_strangers()
 
-    def _take_in_worker(self, worker: cluster.HeldWorker) -> None:
+    # -- comparing ----------------------------------------------------------------------------------------------------
+
+    def _compare(self, holdings: dict[bytes, cluster.Holding]) -> None:
+        """What these nodes have with what they should have."""
+        self._compare_processes(holdings)
+        for node, holding in holdings.items():
+            for worker in holding.workers:
+                self._compare_worker(worker)
+            self._compare_looking(node, set(holding.looking))
+        bundles = {
+            (node, group, index): counts
+            for node, holding in holdings.items()
+            for group, index, counts in holding.bundles
+        }
+        self._control.groups.settle(bundles, holdings.keys())
+
+    def _compare_processes(self, holdings: dict[bytes, cluster.Holding]) -> None:
+        """Processes of these nodes that are known here and not there have ended."""
+        control = self._control
+        numbers = {node_of(node) for node in holdings}
+        there = {process.id for holding in holdings.values() for process in holding.processes}
+        there |= {worker.id for holding in holdings.values() for worker in holding.workers}
+        for process_id in sorted(self._known_processes() - there):
+            if node_of(process_id) in numbers:
+                self._vanished(process_id)
+        for owner in sorted(control.actors.table.early_owners() - there):
+            if not control.lives(owner):  # it may not have said anything yet: its node is asked
+                self._vanished(owner)
+
+    def _known_processes(self) -> set[bytes]:
+        """Those that have to be somewhere."""
+        control = self._control
+        return (set(control.processes.jobs) | set(control.jobs.drivers) | control.actors.processes()) - {b""}
+
+    def _vanished(self, process_id: bytes) -> None:
+        self._control.jobs.driver_ended(process_id, "lost")
+        self._control.process_gone(wire.PeerGone(process_id, 0, 0, b"", [], VANISHED, node_lost=True))
+
+    def _compare_worker(self, worker: cluster.HeldWorker) -> None:
         """A worker that was found for an actor, or is one."""
         control = self._control
         actor = control.actors.table.actors.get(worker.actor)
         if actor is not None and actor.state == core.PENDING and not worker.life:
             control.placing.waiting.pop(worker.actor, None)
             control.actors.granted(worker.actor, worker.id, worker.pid)
+        elif actor is not None and actor.leaves and worker.life == actor.lives:
+            control.send(worker.id, wire.LeaveActor())  # when nobody needs what it owns
+            return
         elif actor is None or actor.worker != worker.id:
-            self._unneeded.append(worker.id)
+            control.kill(worker.id, NOT_NEEDED)
             return
         elif actor.state == core.STARTING and not worker.life:
             control.actors.start(worker.actor, worker.id)
@@ -138,7 +213,7 @@ class Recovery:
         if node is not None:
             control.placing.is_placed(worker.actor, actor.info, node)
 
-    def _take_in_looking(self, node: bytes, looking: set[bytes]) -> None:
+    def _compare_looking(self, node: bytes, looking: set[bytes]) -> None:
         """The actors that a node looks for workers for."""
         control = self._control
         for id in sorted(looking):
@@ -152,20 +227,3 @@ class Recovery:
         for id in control.placing.asked_of(node):
             if id not in looking:
                 control.placing.ask_again(id)
-
-    # -- comparing ----------------------------------------------------------------------------------------------------
-
-    def _compare(self) -> None:
-        """What nodes have with what they should have: the rest ends, by its name."""
-        control = self._control
-        come, self._come = self._come, set()
-        bundles, self._bundles = self._bundles, {}
-        vanished, self._vanished = self._vanished, set()
-        unneeded, self._unneeded = self._unneeded, []
-        for process_id in sorted(vanished):
-            if process_id in control.jobs.drivers:
-                control.jobs.driver_ended(process_id, "lost")
-            control.process_gone(wire.PeerGone(process_id, 0, 0, b"", [], VANISHED, node_lost=True))
-        for worker in unneeded:
-            control.kill(worker, NOT_NEEDED)
-        control.groups.settle(bundles, come)

@@ -68,6 +68,12 @@ class PlaceAgain(msgspec.Struct, frozen=True, gc=False):
     actor: bytes
 
 
+class ForgetProcess(msgspec.Struct, frozen=True, gc=False):
+    """The node of a process that is dead says nothing of it again, unless it has announced it once more."""
+
+    process: bytes
+
+
 class Refuse(msgspec.Struct, frozen=True, gc=False):
     """No worker will be found for an actor."""
 
@@ -88,7 +94,19 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
 
 
 Event: TypeAlias = (
-    Said | TooLong | Back | Broke | Ended | Look | PassOn | Confirm | PlaceAgain | Refuse | SettleAnyway | Recovered
+    Said
+    | TooLong
+    | Back
+    | Broke
+    | Ended
+    | Look
+    | PassOn
+    | Confirm
+    | PlaceAgain
+    | ForgetProcess
+    | Refuse
+    | SettleAnyway
+    | Recovered
 )
 
 # -- commands ----------------------------------------------------------------------------------------------------------

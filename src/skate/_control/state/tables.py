@@ -62,6 +62,8 @@ class JobRow(msgspec.Struct, array_like=True):
     facts: dict[str, Any]
     #: The drivers that are part of it and have not ended.
     drivers: list[bytes] = []
+    #: Those that have ended: what their workers still ask for is not for them any more.
+    ended: list[bytes] = []
 
 
 class ActorRow(msgspec.Struct, array_like=True):
