@@ -121,6 +121,10 @@ class ActorTable:
         self.actors: dict[bytes, Actor] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self._by_worker: dict[bytes, bytes] = {}
+        #: By process, in the order in which they came: the actors that it watches, and those that end with it. Thousands
+        #: of the dead are remembered, and the end of a process must not look at each of them.
+        self._watched: dict[bytes, dict[bytes, None]] = {}
+        self._owned: dict[bytes, dict[bytes, None]] = {}
         #: Who wanted to watch actors that nobody has registered yet, and the owners of those.
         self._early: dict[bytes, tuple[bytes, set[bytes]]] = {}
         #: The dead, by the order in which they died.
@@ -139,6 +143,7 @@ class ActorTable:
             if actor.state == DEAD:
                 self._dead[actor.id] = self.deaths = order
                 continue
+            self._owned.setdefault(actor.owner, {})[actor.id] = None
             if actor.info.name:
                 self.names[actor.full_name] = actor.id
             if actor.worker:
@@ -163,9 +168,11 @@ class ActorTable:
                 raise NameTaken(holder)
             self.names[(info.namespace, info.name)] = id
         actor = self.actors[id] = Actor(id, owner, info)
+        self._owned.setdefault(owner, {})[id] = None
         self.changed.add(id)
         _, watchers = self._early.pop(id, (b"", set()))
-        actor.watchers |= watchers
+        for process in watchers:
+            self._add_watcher(actor, process)
         return self._tell(actor)
 
     def created(self, id: bytes) -> list[Command]:
@@ -221,9 +228,11 @@ class ActorTable:
         actor = self.actors.get(id) if id is not None else None
         if actor is not None and actor.worker == process and actor.state in (STARTING, ALIVE):
             commands += self._start_again(actor, death)
-        for other in list(self.actors.values()):
-            other.watchers.discard(process)
-            if other.owner == process and other.state != DEAD:
+        for watched in self._watched.pop(process, ()):
+            self.actors[watched].watchers.discard(process)
+        for owned in list(self._owned.get(process, ())):
+            other = self.actors[owned]
+            if other.state != DEAD:
                 if not other.info.detached:
                     commands += self.kill(other.id, Death("owner", "the process that created it is gone."))
                 elif other.state == WAITING:
@@ -310,10 +319,16 @@ class ActorTable:
         commands: list[Command] = [StopLooking(actor.id)] if looking else []
         commands += self._tell(actor)
         self.deaths += 1
+        owned = self._owned.get(actor.owner, {})
+        owned.pop(actor.id, None)
+        if not owned:
+            self._owned.pop(actor.owner, None)
         self._dead[actor.id] = self.deaths
         self.changed.add(actor.id)
         if len(self._dead) > DEAD_MAX:
             forgotten = next(iter(self._dead))
+            for process in list(self.actors[forgotten].watchers):
+                self._remove_watcher(self.actors[forgotten], process)
             del self._dead[forgotten], self.actors[forgotten]
             self.changed.add(forgotten)
             self._forgotten[forgotten] = None
@@ -327,7 +342,7 @@ class ActorTable:
         """Tell that process from now on. The actor may not have been heard of yet: its owner says so later."""
         actor = self.actors.get(id)
         if actor is not None:
-            actor.watchers.add(process)
+            self._add_watcher(actor, process)
         elif owner_lives and id not in self._forgotten:
             self._early.setdefault(id, (owner, set()))[1].add(process)
             return []
@@ -336,9 +351,20 @@ class ActorTable:
     def unwatch(self, id: bytes, process: bytes) -> None:
         actor = self.actors.get(id)
         if actor is not None:
-            actor.watchers.discard(process)
+            self._remove_watcher(actor, process)
         elif id in self._early:
             self._early[id][1].discard(process)
+
+    def _add_watcher(self, actor: Actor, process: bytes) -> None:
+        actor.watchers.add(process)
+        self._watched.setdefault(process, {})[actor.id] = None
+
+    def _remove_watcher(self, actor: Actor, process: bytes) -> None:
+        actor.watchers.discard(process)
+        watched = self._watched.get(process, {})
+        watched.pop(actor.id, None)
+        if not watched:
+            self._watched.pop(process, None)
 
     def _tell(self, actor: Actor) -> list[Command]:
         return [Tell(process, actor.id) for process in sorted(actor.watchers)]
@@ -380,6 +406,10 @@ class ActorTable:
             assert most < 0 or actor.restarts <= most, actor
             assert actor.failed_starts <= FAILED_STARTS_MAX, actor
         assert len(self._dead) <= DEAD_MAX
+        pairs = {(process, actor.id) for actor in self.actors.values() for process in actor.watchers}
+        assert pairs == {(process, id) for process, ids in self._watched.items() for id in ids}
+        living = {(actor.owner, actor.id) for actor in self.actors.values() if actor.state != DEAD}
+        assert living == {(owner, id) for owner, ids in self._owned.items() for id in ids}
 
     def statistics(self) -> dict[str, int]:
         states = [actor.state for actor in self.actors.values()]
