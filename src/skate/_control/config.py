@@ -8,7 +8,7 @@ import msgspec
 class StoreConfig(msgspec.Struct, kw_only=True):
     """Where the state is kept."""
 
-    #: A directory, or the address of Redis servers.
+    #: A directory, or the address of Redis servers, which may have passwords in it.
     address: str = ""
     #: Without an address: the directory in which a store named after the port is made.
     parent: str = ""
@@ -22,6 +22,10 @@ class StoreConfig(msgspec.Struct, kw_only=True):
     must_exist: bool = False
     #: Of which cluster it has to be; empty: of any.
     cluster_id: str = ""
+
+    @property
+    def is_redis(self) -> bool:
+        return self.address.startswith(("redis://", "rediss://"))
 
 
 class ControlConfig(msgspec.Struct, kw_only=True):

@@ -28,22 +28,10 @@ def open_store(config: StoreConfig, port: int) -> Storage:
 
     Raises StorageError.
     """
-    from skate._control.storage.sqlite import SqliteStorage
-
     path = path_of(config, port)
-
-    def opened() -> SqliteStorage:
-        return SqliteStorage(
-            path,
-            config.cluster_id,
-            durability="normal" if config.durability == "normal" else "full",
-            must_exist=config.must_exist,
-            holder=f"the control service at port {port}",
-        )
-
     if config.fresh:
         remove_store(path)
-    storage = opened()
+    storage = _opened(config, path, port)
     try:
         why = ended(storage)
         if why and config.must_exist:
@@ -53,14 +41,42 @@ def open_store(config: StoreConfig, port: int) -> Storage:
         raise
     if why:
         storage.close()
-        remove_store(path)
-        storage = opened()
+        if config.is_redis:
+            _wipe(config, path)
+        else:
+            remove_store(path)
+        storage = _opened(config, path, port)
     return storage
 
 
+def _opened(config: StoreConfig, path: str, port: int) -> Storage:
+    if config.is_redis:
+        from skate._control.storage.opening import open_storage
+
+        return open_storage(config.address, directory=path, cluster_id=config.cluster_id, must_exist=config.must_exist)
+    from skate._control.storage.sqlite import SqliteStorage
+
+    return SqliteStorage(
+        path,
+        config.cluster_id,
+        durability="normal" if config.durability == "normal" else "full",
+        must_exist=config.must_exist,
+        holder=f"the control service at port {port}",
+    )
+
+
+def _wipe(config: StoreConfig, path: str) -> None:
+    """Remove a store from its Redis servers."""
+    from skate._control.storage.redis.connection.address import parse
+    from skate._control.storage.redis.offline import wipe
+
+    wipe(parse(config.address), path)
+
+
 def path_of(config: StoreConfig, port: int) -> str:
-    """The directory of a store that is on this machine."""
-    return os.path.expanduser(config.address or os.path.join(config.parent, str(port)))
+    """The directory of a store: all of it, or what a store on Redis servers notes on the machine of the head."""
+    in_parent = os.path.join(config.parent, str(port))
+    return os.path.expanduser(in_parent if config.is_redis else config.address or in_parent)
 
 
 def ended(storage: Storage) -> str:

@@ -121,8 +121,8 @@ class ActorTable:
         self.actors: dict[bytes, Actor] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self._by_worker: dict[bytes, bytes] = {}
-        #: By process, in the order in which they came: the actors that it watches, and those that end with it. Thousands
-        #: of the dead are remembered, and the end of a process must not look at each of them.
+        #: By process, in the order in which they came: the actors that it watches, and those that end with it.
+        #: Thousands of the dead are remembered, and the end of a process must not look at each of them.
         self._watched: dict[bytes, dict[bytes, None]] = {}
         self._owned: dict[bytes, dict[bytes, None]] = {}
         #: Who wanted to watch actors that nobody has registered yet, and the owners of those.

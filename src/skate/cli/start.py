@@ -25,6 +25,10 @@ from typing import Any
 
 from skate._config import cpu_count, default_store_bytes, store_warning, temporary_directory
 from skate._control.config import ControlConfig, StoreConfig, Supervised
+from skate._control.storage.errors import StorageError
+from skate._control.storage.opening import address_of
+from skate._control.storage.redis.connection.address import is_redis
+from skate._control.storage.redis.connection.address import parse as parse_servers
 from skate._core import environment
 from skate._node.launch import LaunchError, start_control, start_node
 from skate._node.main import ClusterConfig, NodeConfig
@@ -183,7 +187,7 @@ def _start_head(
     reached = _reachable(options) if listens in WILDCARDS else listens
     store = _store(options, port)
     if store is not None:
-        about["store"] = store.address or os.path.join(store.parent, PORT_MARK)
+        about["store"] = os.path.join(store.parent, PORT_MARK) if store.parent else store.address
     log = Log("control", show_address((reached, port)), about)
     try:
         with started.signals.held():
@@ -201,22 +205,35 @@ def _start_head(
     if store is not None:
         config.port = port
         started.supervised = Supervised(pid=process.pid, config=config, log=log.path)
-        started.store = store.address or os.path.join(store.parent, str(port))
+        started.store = _shown(store, port)
     _start_node(options, started, token, options.host or options.node_ip_address or host)
 
 
 def _store(options: argparse.Namespace, port: int) -> StoreConfig | None:
     """Where the state of the cluster is kept; None: in memory."""
-    where = options.store or os.environ.get(STORE_VARIABLE) or ""
+    try:
+        where = address_of(options.store or "")
+        servers = parse_servers(where) if is_redis(where) else None
+    except StorageError as error:
+        raise Trouble(f"the store cannot be used. {error.what} {error.why}", error.next, exit_code=USAGE) from None
     if where == MEMORY:
         return None
     durability = options.store_durability
+    if servers is not None:
+        return StoreConfig(address=where, parent=os.path.expanduser(STORE_PARENT))
     if where:
         return StoreConfig(address=os.path.abspath(os.path.expanduser(where)), durability=durability)
     # What was stored for a port that the kernel chose is of a cluster to which nothing leads back.
     return StoreConfig(
         parent=os.path.expanduser(STORE_PARENT), durability=durability, fresh=port == 0, passing=port == 0
     )
+
+
+def _shown(store: StoreConfig, port: int) -> str:
+    """Where the state is, without passwords."""
+    if store.is_redis:
+        return ", ".join(server.name for server in parse_servers(store.address).servers)
+    return store.address or os.path.join(store.parent, str(port))
 
 
 def _cannot_listen(options: argparse.Namespace, where: Address, token: bytes, why: str, listens: str) -> CannotListen:
