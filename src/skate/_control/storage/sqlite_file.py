@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sqlite3
 import struct
 import time
@@ -94,6 +95,7 @@ class StoreFile:
         schema: int = SCHEMA,
     ) -> None:
         self.path = os.path.join(directory, FILE_NAME)
+        self._check_command = f"skate store check --store {shlex.quote(directory)}"
         self._skips = skip_damaged
         self._schema = schema
         #: The rows whose checksum is wrong, by table and key, if damaged rows are passed over.
@@ -190,8 +192,8 @@ class StoreFile:
         error = RowDamaged(
             f"A row of the store {self.path} is damaged: the key {key!r} of the table {name!r}.",
             "Its checksum does not fit its bytes, so they are not those that were written.",
-            "bring back a copy of the store; or let `skate store check` list all damaged rows, and `skate store check "
-            "--remove` take them out, so that the cluster goes on without them.",
+            f"bring back a copy of the store; or let `{self._check_command}` list all damaged rows, and take them out "
+            "with --remove, so that the cluster goes on without them.",
         )
         error.path, error.table, error.key = self.path, name, key
         if not self._skips:
@@ -388,8 +390,8 @@ class StoreFile:
         error = StorageCorrupt(
             f"The store {self.path} is damaged.",
             why,
-            "bring back a copy of the whole directory; or let `skate store check` list what can still be read, and "
-            "`skate store dump` save it. To begin a new cluster, move the directory away.",
+            f"bring back a copy of the whole directory; or let `{self._check_command}` list what can still be read, "
+            "and `skate store dump` save it. To begin a new cluster, move the directory away.",
         )
         error.path = self.path
         return error
