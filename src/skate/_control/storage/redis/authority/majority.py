@@ -36,6 +36,8 @@ VOTERS_MIN = 3
 DECIDE_S = 3.0
 #: How long a voter may take to answer.
 VOTER_S = 1.0
+#: How long a look waits for the voters that were not needed for the majority.
+LATE_S = 0.3
 #: The ballot of the first value.
 FIRST: Ballot = (1, "")
 
@@ -83,6 +85,8 @@ class MajorityAuthority:
         self._poller = Poller()
         self._voters = {VoterID(server.name): _Voter(server) for server in servers}
         self._present: Configuration | None = None
+        #: Voters that refused to vote since the last proposal began, and the tokens that they were asked with.
+        self._not_admitted: dict[VoterID, str] = {}
         #: Voters that did not vote when a leader looked last: they are silent, or have no memory.
         self.absent: list[str] = []
         #: Of our proposals and attempts to admit: each has a name of its own.
@@ -98,7 +102,7 @@ class MajorityAuthority:
 
     def change(self, expected: Configuration, new: Configuration) -> Changed | Refused:
         with self._lock:
-            answer, _ = self._propose(expected, new)
+            answer = self._decide(self._proposal(expected, new))
             self._present = answer.configuration
             return answer
 
@@ -147,12 +151,16 @@ class MajorityAuthority:
     # -- proposals ----------------------------------------------------------------------------------------------------
 
     def _look(self, known: Configuration) -> Configuration:
-        answer, forgetful = self._propose(known, None)
+        answer = self._decide(self._proposal(known, None))
         self._present = answer.configuration
+        # A majority was enough. What the others say tells which of them have to be admitted again.
+        self._run(lambda: not any(voter.owed for voter in self._voters.values()), time.monotonic() + LATE_S)
+        tokens = dict(self._present.voters)
+        forgetful = {name for name, token in self._not_admitted.items() if tokens.get(name) == token}
         silent = {name for name, voter in self._voters.items() if voter.wire is None or voter.owed}
         self.absent = sorted(silent | forgetful)
         for voter in forgetful:
-            if self._present.leader == self._me and dict(self._present.voters).get(voter) is not None:
+            if self._present.leader == self._me:
                 self._admit_again(voter, self._present)
         return self._present
 
@@ -164,11 +172,6 @@ class MajorityAuthority:
         self._present = answer.configuration
         if isinstance(answer, Changed):
             self._call(voter, "admit", token, proposal.ballot, answer.configuration)
-
-    def _propose(self, expected: Configuration, new: Configuration | None) -> tuple[Changed | Refused, set[VoterID]]:
-        proposal = self._proposal(expected, new)
-        answer = self._decide(proposal)
-        return answer, proposal.forgetful
 
     def _proposal(self, expected: Configuration, new: Configuration | None) -> Proposal:
         self._proposals += 1
@@ -200,6 +203,8 @@ class MajorityAuthority:
             if not decided and time.monotonic() < deadline:
                 carry_out(proposal.retry(attempt))
 
+        self._poller.run(0.0)  # what came since the last call
+        self._not_admitted.clear()
         deadline = time.monotonic() + DECIDE_S
         carry_out(proposal.start())
         self._run(lambda: bool(decided), deadline)
@@ -226,6 +231,7 @@ class MajorityAuthority:
     def _hear_all(self) -> list[Ballotted]:
         """What each voter has accepted last, from those that answer: no promise, and no proof."""
         heard: list[Ballotted] = []
+        self._poller.run(0.0)
         for name in self._voters:
             self._ask(name, "prepare", "", (0, ""), None, heard.append)
         deadline = time.monotonic() + VOTER_S
@@ -260,7 +266,10 @@ class MajorityAuthority:
             voter.owed -= 1
             voter.silent_since = time.monotonic()
             if not isinstance(answer, ReplyError):
-                then(as_ballotted(answer))
+                ballotted = as_ballotted(answer)
+                if ballotted.vote is Vote.NOT_ADMITTED and token:
+                    self._not_admitted[name] = token
+                then(ballotted)
             elif "NOSCRIPT" in str(answer):  # (A replica, which is about to become a member, cannot vote.)
                 voter.forget()
 
@@ -287,6 +296,7 @@ class MajorityAuthority:
 
         def opened(facts: Facts) -> None:
             voter.facts = facts
+            voter.silent_since = time.monotonic()
             waiting, voter.waiting = voter.waiting, []
             for send in waiting:
                 if voter.wire is not None:
