@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,6 +196,23 @@ def check(storage: RedisStorage, acknowledged: int) -> None:
     load.run(lambda: storage.holds_lease, "the lease of the new leader")
     load.run_more(20)
     load.check()
+
+
+def test_a_service_waits_for_a_majority_of_the_voters(servers: list[Server]) -> None:
+    address = parse(redis_servers.address(servers))
+    storage = RedisStorage(address, "", has_standby=True, **OPTIONS)
+    load = Load(storage)
+    load.run_more(5)
+    load.end()
+    storage.close()
+    servers[0].freeze()
+    servers[1].freeze()
+    threading.Timer(1.0, servers[0].thaw).start()
+    storage = RedisStorage(address, "", has_standby=True, open_s=WITHIN_S, **OPTIONS)
+    try:
+        assert dict(storage.scan("load")) == load.rows(load.written)
+    finally:
+        storage.close()
 
 
 def test_a_standby_takes_over_when_the_leader_is_killed(servers: list[Server]) -> None:

@@ -14,7 +14,8 @@ import os
 import secrets
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -57,8 +58,12 @@ from skate._core.cluster.lease import LEASE_S, SuccessorLease
 
 log = logging.getLogger("skate")
 
+T = TypeVar("T")
+
 #: How long an opening may take.
 OPEN_S = 30.0
+#: The pause between two questions to an authority that does not answer.
+AGAIN_S = 0.1
 #: Epochs left free when a store is adopted: the lost authority may have given some that no server was sealed with.
 ADOPTION_GAP = 1000
 
@@ -111,7 +116,7 @@ class RedisStorage:
         else:
             self._authority = FileAuthority(os.fspath(directory))
         try:
-            configuration = self._take_over(address, cluster_id, must_exist, adopt, silence_s)
+            configuration = self._take_over(address, cluster_id, must_exist, adopt, silence_s, deadline)
             layout = Layout(configuration.slots)
             count = len(configuration.shards)
             for number in range(count):
@@ -149,13 +154,19 @@ class RedisStorage:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _take_over(
-        self, address: RedisAddress, cluster_id: str, must_exist: bool, adopts: bool, timeout_s: float
+        self,
+        address: RedisAddress,
+        cluster_id: str,
+        must_exist: bool,
+        adopts: bool,
+        timeout_s: float,
+        deadline: float,
     ) -> Configuration:
         found = look_at(address.servers, timeout_s)
         facts = {name: each for name, each in found.items() if isinstance(each, Facts)}
         check_distinct(list(facts.values()))
         try:
-            present = self._authority.find()
+            present = _certainly(self._authority.find, time.monotonic() if adopts else deadline)
         except StorageUnreachable:  # most voters have no memory
             if not adopts:
                 raise
@@ -186,7 +197,8 @@ class RedisStorage:
                 raise of_other_cluster(each, present.cluster)
         if present.epoch == 0:
             self._found(present, address, found, timeout_s)
-        answer = self._authority.change(present, present.taken_over(self._leader, self._reachable_at))
+        mine = present.taken_over(self._leader, self._reachable_at)
+        answer = _certainly(lambda: self._authority.change(present, mine), deadline)
         if isinstance(answer, Refused):
             raise StorageFenced(
                 "Another control service took the store over at the same time.",
@@ -321,6 +333,17 @@ class RedisStorage:
             slots=[len(layout.slots_of(number)) for number in range(layout.count)],
             shards=[shard.status() for shard in self._shards],
         )
+
+
+def _certainly(ask: Callable[[], T], deadline: float) -> T:
+    """Ask the authority until it answers: voters may be about to start."""
+    while True:
+        try:
+            return ask()
+        except StorageUnreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(AGAIN_S)
 
 
 def _first(address: RedisAddress, cluster_id: str) -> Configuration:
