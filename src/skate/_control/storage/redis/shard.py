@@ -125,7 +125,7 @@ class RedisShard:
         self._carry_out(self._chain.start(time.monotonic()))
         self._members.flush()
         self._tick()
-        if authority.look_s:
+        if authority.look_s and shard == 0:  # one for all: a service that takes over takes every shard
             self._poller.after(authority.look_s, self._look)
 
     # -- opening ------------------------------------------------------------------------------------------------------
