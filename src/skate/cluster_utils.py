@@ -21,8 +21,10 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from types import TracebackType
 from typing import Any
@@ -96,12 +98,17 @@ class Cluster:
         connect: make this process a driver of it. tls: encrypt what the nodes say to each other. shutdown_at_exit has
         no effect: the cluster always ends with the process that made it.
 
-        store: a directory in which the control service keeps its state. Then the head node starts the service again
-        when it has died. Without a store the state is in memory, and the cluster ends with the service.
+        store: a directory in which the control service keeps its state, or the address of Redis servers
+        (redis://h1,h2). Then the head node starts the service again when it has died. Without a store the state is in
+        memory, and the cluster ends with the service.
         """
         self._tls = tls
         self._token = secrets.token_hex(32)
-        stored = StoreConfig(address=os.path.abspath(store)) if store is not None else None
+        #: What a store on Redis servers notes on the machine of the head.
+        self._notes = tempfile.mkdtemp(prefix="skate-store-") if store is not None and "://" in store else ""
+        stored = None
+        if store is not None:
+            stored = StoreConfig(address=store if self._notes else os.path.abspath(store), parent=self._notes)
         config = ControlConfig(host=LOOPBACK, token=self._token, parent=os.getpid(), tls=tls, store=stored)
         self._control, host, port = start_control(config, log=subprocess.DEVNULL)
         config.port = port
@@ -270,6 +277,8 @@ class Cluster:
             self._end_supervised()
         self._control.terminate()
         self._control.wait()
+        if self._notes:
+            shutil.rmtree(self._notes, ignore_errors=True)
 
     def _end_supervised(self) -> None:
         """The service may be another process than the one that was started here."""

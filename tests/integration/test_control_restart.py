@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import redis_servers
 import skate
 from skate import kv
 from skate._control.crash_points import VARIABLE
@@ -55,7 +56,7 @@ def here() -> str:
 class Town:
     """A cluster of two nodes, and its control service, whichever process that is."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path | str) -> None:
         self.cluster = Cluster(store=str(store))
         self.head = self.cluster.add_node(num_cpus=2, resources={"head": 100})
         self.other = self.cluster.add_node(num_cpus=2, resources={"other": 100})
@@ -102,8 +103,26 @@ def town(tmp_path: Path) -> Iterator[Town]:
     made.close()
 
 
-def test_after_two_deaths_of_the_service_all_is_as_it_was(town: Town) -> None:
+@pytest.fixture(params=["sqlite", "redis"])
+def stored_town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
+    """With its state in a file, and on a chain of two servers."""
+    servers = []
+    if request.param == "redis":
+        if not redis_servers.KINDS:
+            pytest.skip("no redis-server and no valkey-server")
+        servers = [redis_servers.Server(redis_servers.KINDS[number % len(redis_servers.KINDS)]) for number in range(2)]
+    try:
+        made = Town(redis_servers.address(servers) if servers else tmp_path / "store")
+        yield made
+        made.close()
+    finally:
+        for server in servers:
+            server.end()
+
+
+def test_after_two_deaths_of_the_service_all_is_as_it_was(stored_town: Town) -> None:
     """Values, names, actors, groups, and the ids of nodes; calls and tasks go on meanwhile."""
+    town = stored_town
     kept = Counter.options(name="kept", lifetime="detached", resources={"other": 1}).remote()
     owned = Counter.options(name="owned").remote()
     group = skate.util.placement_group([{"other": 1, "CPU": 1}, {"head": 1}], strategy="SPREAD", name="pair")

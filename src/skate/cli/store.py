@@ -77,7 +77,9 @@ def status(options: argparse.Namespace) -> int:
             for at, shard, member in members
         ]
         print("\n" + table_text(["shard", "member", "state", "epoch", "behind", "size"], rows))
-    if about["tables"] is None:
+    if about["tables"] is None and about["engine"] == "redis":
+        print("\nHow much the tables hold is not counted: that would take the time of the servers.")
+    elif about["tables"] is None:
         print("\nThe disk is busy: how much the tables hold cannot be told now.")
     else:
         print("\n" + _sizes({name: (each["rows"], each["size_bytes"]) for name, each in about["tables"].items()}))
