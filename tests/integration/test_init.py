@@ -19,7 +19,8 @@ from skate._no_effect import NO_EFFECT
 from skate._wire.messages import Results
 from skate._worker import current
 from skate.cluster_utils import Cluster
-from skate.exceptions import ActorDiedError, InternalError, ObjectLostError
+from skate.exceptions import ActorDiedError, InternalError, NotInitializedError, ObjectLostError
+from skate.threads import never_start
 from waiting import WITHIN_S, value_of, wait_for
 
 
@@ -527,3 +528,28 @@ def test_nodes_tell_whether_they_live_by_both_names() -> None:
         skate.shutdown()
     with skate.init(num_cpus=1):
         assert [(node["Alive"], node["alive"]) for node in skate.nodes()] == [(True, True)]
+
+
+def test_a_thread_of_a_library_does_not_bring_skate_back() -> None:
+    """The program shuts Skate down between two calls of the thread."""
+    used, shut_down, raised = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        never_start()
+        assert skate.get(skate.put(1)) == 1
+        used.set()
+        shut_down.wait(WITHIN_S)
+        try:
+            skate.put(2)
+        except NotInitializedError as error:
+            raised.append(str(error))
+
+    skate.init(num_cpus=1)
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert used.wait(WITHIN_S)
+    skate.shutdown()
+    shut_down.set()
+    thread.join()
+    assert len(raised) == 1
+    assert not skate.is_initialized()

@@ -32,6 +32,8 @@ class _Here(threading.local):
 
     #: A runtime waits for its end before it has ended itself.
     is_joined = False
+    #: It belongs to a library, and uses Skate only while that runs.
+    never_starts = False
 
 
 _here = _Here()
@@ -51,6 +53,8 @@ def get_runtime() -> Runtime:
         raise ForkedProcessError(pid=os.getpid(), parent_pid=_forked_from)
     if _here.is_joined:  # its runtime ends, and would wait for this thread for ever
         raise NotInitializedError(call="a callback of a reference")
+    if _here.never_starts:
+        raise NotInitializedError(call="a thread of a library")
     assert _initializer is not None
     with _lock:
         if _runtime is None:
@@ -72,6 +76,11 @@ def set_runtime(runtime: Runtime | None) -> None:
 def mark_joined_thread() -> None:
     """In a thread that ends with the runtime: its callbacks must not start another one while that ends."""
     _here.is_joined = True
+
+
+def mark_thread() -> None:
+    """In a thread of a library: it must not start a runtime that its program knows nothing of."""
+    _here.never_starts = True
 
 
 def set_exiting() -> None:

@@ -15,6 +15,7 @@ import msgspec
 import skate
 from skate.exceptions import SkateError
 from skate.serve.records import NAMESPACE, Routes, Table
+from skate.threads import never_start
 
 __all__ = ["Directory", "directory", "highest_number", "publish_routes", "publish_table", "refresh", "table_keys"]
 
@@ -126,6 +127,7 @@ class Directory:
         self._tell_routes(read_routes())
 
     def _listen(self) -> None:
+        never_start()
         missed = 0
         try:
             for message in self._subscription:

@@ -11,6 +11,7 @@ from typing import Any
 import skate
 from skate.exceptions import SkateError
 from skate.serve.records import CONTROLLER, NAMESPACE
+from skate.threads import never_start
 
 __all__ = ["Reporter"]
 
@@ -50,6 +51,7 @@ class Reporter:
         threading.Thread(target=self._run, args=(controller, process), name="skate-serve-waiting", daemon=True).start()
 
     def _run(self, controller: Any, process: str) -> None:
+        never_start()  # the program may shut Skate down between two lines of this
         pause = threading.Event()
         told: set[str] = set()
         while True:
