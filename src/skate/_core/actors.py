@@ -241,7 +241,7 @@ class ActorTable:
         for id, (owner, watchers) in list(self._early.items()):
             watchers.discard(process)
             if owner == process:
-                commands += [Tell(watcher, id) for watcher in watchers]
+                commands += [Tell(watcher, id) for watcher in sorted(watchers)]
                 del self._early[id]
         return commands
 

@@ -213,7 +213,7 @@ class Nodes:
         """What nodes have reported lately, to all others."""
         if self._changed:
             changed, self._changed = self._changed, set()
-            members = [self._member(id) for id in changed if id in self.membership.members]
+            members = [self._member(id) for id in sorted(changed) if id in self.membership.members]
             if len(self.links) > 1:
                 # Views are in no row, and would pile up while the storage is in trouble.
                 self.tell_all(cluster.News(members), at_once=True)

@@ -19,20 +19,33 @@ class Objects:
         self.locations = Locations()
         #: Objects whose makers were asked for their owners since the service was started again, until all is settled.
         self._asked: set[bytes] = set()
+        #: The same of makers that have not come back, and are asked when they do.
+        self._to_ask: dict[bytes, bytes] = {}
 
     def on_locate(self, link: int, message: cluster.Locate) -> None:
         asker = self._nodes.by_link[link]
         maker = self._nodes.by_number.get(node_at(message.place))
         if maker is not None and not self.locations.has_all(message.object, maker):
             self.locations.stored(message.object, maker)
-            if self._control.recovery.is_under_way:
-                self._asked.add(message.object)
-            self._control.send_to_node(maker, cluster.Tracked(message.object))
+            if maker in self._nodes.links:
+                self._ask_for_owner(message.object, maker)
+            else:
+                self._to_ask[message.object] = maker
         if self.locations.has_all(message.object, asker):  # it would not ask
             self.locations.dropped(message.object, asker)
         source = self.locations.source_for(message.object, asker, self._nodes.cuts.of(asker))
         located = cluster.Located(message.object, node_of(source) if source is not None else 0)
         self._control.say(link, located, at_once=True)
+
+    def _ask_for_owner(self, object: bytes, maker: bytes) -> None:
+        if self._control.recovery.is_under_way:
+            self._asked.add(object)
+        self._control.send_to_node(maker, cluster.Tracked(object))
+
+    def node_came_back(self, node: bytes) -> None:
+        for object in [object for object, maker in self._to_ask.items() if maker == node]:
+            del self._to_ask[object]
+            self._ask_for_owner(object, node)
 
     def on_copy_stored(self, link: int, message: cluster.CopyStored) -> None:
         if self.locations.is_known(message.object):
@@ -68,6 +81,7 @@ class Objects:
         drops: dict[bytes, list[bytes]] = {}
         for object in objects:
             self._asked.discard(object)
+            self._to_ask.pop(object, None)
             for node in self.locations.freed(object):
                 drops.setdefault(node, []).append(object)
         for node, dropped in drops.items():
@@ -81,4 +95,5 @@ class Objects:
         dead = {owner for owner in sorted(set(owned.values())) if not self._control.lives(owner)}
         self.drop([object for object, owner in owned.items() if owner in dead])
         asked, self._asked = self._asked, set()
+        self._to_ask.clear()
         self.drop([object for object in self.locations.objects() if object not in owned and object not in asked])

@@ -78,6 +78,7 @@ class Recovery:
         """At once: what becomes of an object may be heard next."""
         for object, owner in holding.owned:
             self._control.objects.locations.owned(object, owner, node)
+        self._control.objects.node_came_back(node)
         locations = self._control.objects.locations
         freed = set() if self.is_under_way else {object for object in holding.copies if not locations.is_known(object)}
         if freed:  # while the node could not be told so

@@ -29,7 +29,7 @@ class Topics:
             case "unsubscribe":
                 self._forget(key, lambda process: process == process_id)
             case "publish":
-                for subscriber in self._subscribers.get(key, ()):
+                for subscriber in sorted(self._subscribers.get(key, ())):
                     self._publish(subscriber, wire.Published(message.namespace, message.topic, message.data))
             case _:
                 raise ProtocolError(f"there is no way to {message.what!r} a topic")
