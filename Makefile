@@ -11,7 +11,8 @@ help:
 	@echo "make run                  set up $(VENV) and run examples/evolution.py"
 	@echo "make test                 set up $(VENV), then lint, check types and run the tests"
 	@echo "make test ARGS='-k wait'  the same, with arguments for pytest"
-	@echo "make sim                  thousands of simulated failures of the control store; every known bug must be found"
+	@echo "make sim                  thousands of simulated failures of the control store and the control service;"
+	@echo "                          every known bug must be found"
 	@echo "make loop                 train a policy and serve it at the same time: a minute; draws its curve"
 	@echo "make learn                train every algorithm of skate.rl to its score: minutes, not seconds"
 	@echo "make compat               run libraries that were written for Ray, in an environment of their own"
@@ -38,7 +39,7 @@ test: $(VENV)/.ready-test
 	$(BIN)/mypy --strict src
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-# Histories by seed, and the simulation's own test: each bug of tests/sim/mutants.py is found within 2,000 seeds.
+# Histories by seed, and the simulations' own test: each bug of tests/sim/*mutants.py is found within 2,000 seeds.
 SIM_SEEDS ?= 5000
 sim: $(VENV)/.ready-test
 	SKATE_SIM_SEEDS=$(SIM_SEEDS) $(BIN)/python -m pytest tests/sim -n 2 $(ARGS)

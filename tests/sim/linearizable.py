@@ -34,6 +34,11 @@ def step(operation: Operation, value: Value) -> tuple[bool, Value]:
         case "delete":
             done = value is not None
             after = None
+        case "add":
+            done = value is None
+            after = str(operation.arguments[0]) if done else value
+        case "remove":
+            done, after = value is not None, None
         case "cas":
             done = value == operation.arguments[0]
             after = str(operation.arguments[1]) if done else value

@@ -6,11 +6,10 @@ looks for the first seed that finds it; `found.json` keeps those seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from patches import Mutants
 from redis_member import Op, SimRedis, run
 from service import Service
 from voter import SimVoter
@@ -21,45 +20,8 @@ from skate._core.cluster.joining import Attempt
 from skate._core.cluster.lease import LeaderLease, SuccessorLease
 from skate._core.cluster.register import Proposal
 
-Maker = Callable[[Any], Any]
-Patch = tuple[type, str, Maker]
-#: name → (what is wrong, what is replaced)
-MUTANTS: dict[str, tuple[str, list[Patch]]] = {}
-
-
-def mutant(where: type, method: str) -> Callable[[Maker], Maker]:
-    """The decorated function gets the original method, and returns the one that replaces it."""
-
-    def note(make: Maker) -> Maker:
-        name = make.__name__.removeprefix("_").replace("_", "-")
-        MUTANTS[name] = (make.__doc__ or "").strip(), [(where, method, make)]
-        return make
-
-    return note
-
-
-def also(name: str, where: type, method: str) -> Callable[[Maker], Maker]:
-    """A bug that shows in more than one script."""
-
-    def note(make: Maker) -> Maker:
-        MUTANTS[name][1].append((where, method, make))
-        return make
-
-    return note
-
-
-@contextmanager
-def applied(name: str) -> Iterator[None]:
-    """The code with this bug; without any for "none"."""
-    patches = MUTANTS[name][1] if name != "none" else []
-    originals = [(where, method, getattr(where, method)) for where, method, _ in patches]
-    try:
-        for (where, method, make), (_, _, original) in zip(patches, originals):
-            setattr(where, method, make(original))
-        yield
-    finally:
-        for where, method, original in originals:
-            setattr(where, method, original)
+MUTANTS = Mutants()
+mutant, also, applied = MUTANTS.mutant, MUTANTS.also, MUTANTS.applied
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
