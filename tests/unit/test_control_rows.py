@@ -320,6 +320,57 @@ def test_a_worker_that_leaves_is_told_so_again_and_not_killed() -> None:
     assert not table.actors[b"b"].leaves, "it was killed: its __init__ may hang"
 
 
+def rivals() -> tuple[actors.ActorTable, actors.Actor, actors.Actor]:
+    """The death of the first was not stored, and the registration of the second was, on another shard."""
+    info = ActorInfo("A", "name", "n")
+    first = actors.Actor(b"first", b"owner", info, actors.ALIVE, b"worker", lives=1)
+    second = actors.Actor(b"second", b"another", info)
+    table = actors.ActorTable()
+    table.load([second, first], [0, 0])
+    return table, first, second
+
+
+def test_a_name_goes_to_the_one_that_was_registered_when_the_death_is_told_again() -> None:
+    table, first, second = rivals()
+    assert table.named("n", "name") is first
+    table.process_died(b"worker", Death("crash", "it was killed"))
+    assert table.named("n", "name") is second
+    assert table.register(b"second", b"another", second.info) == []
+
+
+def test_a_name_stays_with_the_one_that_lives_when_the_other_registers_again() -> None:
+    table, first, second = rivals()
+    with pytest.raises(actors.NameTaken):
+        table.register(b"second", b"another", second.info)
+    assert second.state == actors.DEAD
+    assert table.named("n", "name") is first
+    table.validate()
+
+
+def test_two_stored_groups_with_one_name_become_one() -> None:
+    stored = Stored()
+    node = stored.join(1)
+    job = driver_of(node)
+    stored.hear(1, cluster.JobStarted(job, 1))
+    stored.hear(1, cluster.Acquaint(job.driver, 1, job))
+    requests = [wire.CreateGroup(1, id * 16, [{"CPU": 1.0}], "PACK", "name", job=job.driver) for id in (b"g", b"h")]
+    stored.hear(1, cluster.FromProcess(job.driver, requests[0], 1))
+    first = stored.rows[tables.GROUPS, b"g" * 16]
+    stored.hear(1, cluster.FromProcess(job.driver, wire.RemoveGroup(b"g" * 16), 2))
+    stored.hear(1, cluster.FromProcess(job.driver, requests[1], 3))
+    stored.rows[tables.GROUPS, b"g" * 16] = first  # its shard has not written that it was removed
+    stored.begin()
+    stored.join(1, node)
+    stored.hear(1, cluster.Holding([cluster.HeldProcess(job.driver, 1, job)]))
+    stored.hear(1, cluster.FromProcess(job.driver, wire.RemoveGroup(b"g" * 16), 2))
+    stored.said.clear()
+    stored.hear(1, cluster.FromProcess(job.driver, requests[1], 3))
+    answers = [each.message.body for each in stored.said if isinstance(each, cluster.ToProcess)]
+    assert answers == [{}]
+    assert list(stored.control.groups.table.groups) == [b"h" * 16]
+    assert stored.control.groups._names == {"name": b"h" * 16}
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=5))
 def test_what_was_stored_is_loaded_with_its_indexes(kinds: list[tuple[int, bool, bool]]) -> None:
     states = (actors.WAITING, actors.PENDING, actors.STARTING, actors.ALIVE, actors.DEAD)

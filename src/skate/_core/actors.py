@@ -135,6 +135,9 @@ class ActorTable:
         self.deaths = 0
         #: Those of whom something that is stored has changed; who stores it empties the set.
         self.changed: set[bytes] = set()
+        #: Two that live have the same name: the death of one was not stored, and the registration of the other was.
+        #: Neither was acknowledged, and one of them will be said again.
+        self._has_rivals = False
 
     def load(self, actors: Iterable[Actor], orders: Iterable[int]) -> None:
         """What was stored, the dead in the order in which they died; 0 stands for the living."""
@@ -145,7 +148,10 @@ class ActorTable:
                 continue
             self._owned.setdefault(actor.owner, {})[actor.id] = None
             if actor.info.name:
-                self.names[actor.full_name] = actor.id
+                holder = self.actors.get(self.names.get(actor.full_name, b""))
+                self._has_rivals |= holder is not None
+                if holder is None or holder.state == WAITING:
+                    self.names[actor.full_name] = actor.id
             if actor.worker:
                 self._by_worker[actor.worker] = actor.id
 
@@ -161,6 +167,8 @@ class ActorTable:
         Said again, because the answer was lost, nothing changes.
         """
         if id in self.actors or id in self._forgotten:
+            if self._has_rivals and self.is_living(id):
+                self._give_way(self.actors[id])
             return []
         if info.name:
             holder = self.named(info.namespace, info.name)
@@ -174,6 +182,13 @@ class ActorTable:
         for process in watchers:
             self._add_watcher(actor, process)
         return self._tell(actor)
+
+    def _give_way(self, actor: Actor) -> None:
+        """Raises NameTaken, if its name is that of an actor whose death was not stored, and has not happened again."""
+        holder = self.named(*actor.full_name) if actor.info.name else None
+        if holder is not None and holder is not actor:
+            self._bury(actor, Death("kill", f"another actor has the name {actor.info.name!r}."))
+            raise NameTaken(holder)
 
     def created(self, id: bytes) -> list[Command]:
         """All that a worker needs to become it is here."""
@@ -316,6 +331,9 @@ class ActorTable:
         actor.worker, actor.pid = b"", 0
         if actor.info.name and self.names.get(actor.full_name) == actor.id:
             del self.names[actor.full_name]
+            if self._has_rivals:
+                same = (other for other in self.actors.values() if other.full_name == actor.full_name)
+                self.names.update((other.full_name, other.id) for other in same if other.state != DEAD)
         commands: list[Command] = [StopLooking(actor.id)] if looking else []
         commands += self._tell(actor)
         self.deaths += 1

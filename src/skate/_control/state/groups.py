@@ -50,6 +50,7 @@ class GroupService:
                 answer: dict[str, Any] = {}
                 if self._names.get(message.name, message.group) != message.group:
                     answer = {"taken": True}
+                    self._do(self.table.remove(message.group))  # stored, when the end of the other one was not
                 elif message.group not in self.table.groups and not self._is_over(process_id, message):
                     bundles = [checked_units(bundle) for bundle in message.bundles]
                     # What a detached actor has reserved is there as long as the actor, whose driver may be gone.
@@ -122,7 +123,8 @@ class GroupService:
                     self._control.send_to_node(node, cluster.ReleaseBundle(group, index))
                 case core.Tell(group):
                     if group not in self.table.groups:
-                        self._names = {name: id for name, id in self._names.items() if id != group}
+                        left = self.table.groups.items()  # one of them may have the same name, if rows were lost
+                        self._names = {known.name: id for id, known in left if known.name}
                         self._control.group_removed(group)
         for id in self.table.changed:
             self._control.mark(GROUPS, id)
