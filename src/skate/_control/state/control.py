@@ -214,8 +214,10 @@ class Control:
                 self.event("store", f"for {seconds:.0f} s nothing could be written: {what} {why}")
 
     def _on_message(self, link: int, message: Any) -> None:
-        if link in self.nodes.replaced:
-            return  # its node has said all of it again, over another link
+        if link in self.nodes.replaced:  # its node has said all of it again, over another link, but for this
+            if isinstance(message, cluster.Freed):
+                self.objects.on_freed(link, message)
+            return
         handler = HANDLERS.get(type(message))
         if handler is None or not (link in self.nodes.by_link or type(message) in FROM_VISITORS):
             raise ProtocolError(f"{type(message).__name__} is not for the control service, or came before Join")
