@@ -128,7 +128,7 @@ class ActorService:
         if self.is_looking(id):
             self._do(self.table.granted(id, worker, pid))
         else:
-            self._control.kill(worker, "the actor that it was for does not need it any more")
+            self._control.kill(worker, "the actor that it was for no longer needs it")
 
     def infeasible(self, id: bytes, death: Death) -> None:
         self._do(self.table.infeasible(id, death))
@@ -195,7 +195,7 @@ class ActorService:
         define = self._functions.get(self._creations[id].creation.fn)
         actor = self.table.actors[id]
         if define is None:
-            death = Death("crash", "the definition of its class is not in the control service any more.")
+            death = Death("crash", "the definition of its class is no longer in the control service.")
             self._do(self.table.kill(id, death, no_restart=True))
             return
         start = wire.StartActor(self._creations[id], define, actor.info, actor.owner, actor.lives)

@@ -390,7 +390,7 @@ class Control:
             self.look_soon()
 
     def unplace(self, actor: bytes) -> None:
-        """It needs no worker any more. One that is found all the same is ended."""
+        """The actor no longer needs a worker. One that is found all the same is ended."""
         self.placing.unplace(actor)
 
     def waits_for(self, actor: bytes) -> str:

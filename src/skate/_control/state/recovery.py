@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 #: How long nodes have to come back.
 RECOVERY_S = 10.0
 NOT_BACK = f"it did not come back within {RECOVERY_S:g} s after the control service was started again."
-#: Of a process that a node does not have any more, and of whose end nothing was heard.
+#: Of a process that its node no longer has, and whose end was not heard of.
 VANISHED = "it ended while the control service was away"
-NOT_NEEDED = "the actor that it was for does not need it any more"
+NOT_NEEDED = "the actor that it was for no longer needs it"
 
 
 class Recovery:
@@ -203,7 +203,7 @@ class Recovery:
             control.placing.waiting.pop(worker.actor, None)
             control.actors.granted(worker.actor, worker.id, worker.pid)
         elif actor is not None and actor.leaves and worker.life == actor.lives:
-            control.send(worker.id, wire.LeaveActor())  # when nobody needs what it owns
+            control.send(worker.id, wire.LeaveActor())  # it ends when no process needs what it owns
             return
         elif actor is None or actor.worker != worker.id:
             control.kill(worker.id, NOT_NEEDED)

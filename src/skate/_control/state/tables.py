@@ -62,7 +62,7 @@ class JobRow(msgspec.Struct, array_like=True):
     facts: dict[str, Any]
     #: The drivers that are part of it and have not ended.
     drivers: list[bytes] = []
-    #: Those that have ended: what their workers still ask for is not for them any more.
+    #: Those that have ended: what their workers still ask for is refused.
     ended: list[bytes] = []
 
 
