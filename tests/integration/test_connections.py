@@ -6,14 +6,16 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
 import skate
 from shared_runtime import Sharing
+from skate._core.ids import new_node_id
 from skate.cluster_utils import Cluster
 from skate.connections import Address, Listener
-from waiting import wait_for
+from waiting import WITHIN_S, wait_for
 
 #: More than the buffers of two sockets hold.
 LARGE = 20_000_000
@@ -183,3 +185,10 @@ def test_a_shared_descriptor_that_is_no_listener_takes_no_connection(two_nodes: 
             caller = Caller.options(resources={"a": 1}).remote()
         with pytest.raises(ConnectionRefusedError, match="no process listens"):
             skate.get(caller.connect.remote(Address(node, key)))
+
+
+def test_an_address_of_another_session_is_refused(runtime: ModuleType) -> None:
+    """A node that is alone says so at once, and its driver goes on."""
+    with pytest.raises(ConnectionRefusedError, match="not part of this session"):
+        Address(new_node_id(7), b"key").connect(WITHIN_S)
+    assert skate.get(skate.put(1)) == 1

@@ -13,16 +13,10 @@ from skate._core.resources import marks_of_node
 from skate._node.local_control import LocalControl
 from skate._node.system import LOOPBACK
 from skate._wire import messages as wire
-from skate._wire.protocol_error import ProtocolError
 
 if TYPE_CHECKING:
     from skate._core.placement import NodeView
     from skate._node.daemon import Daemon
-
-
-class Elsewhere(ProtocolError):
-    def __init__(self, message: wire.Message) -> None:
-        super().__init__(f"{type(message).__name__} is for another node, and this one is alone")
 
 
 class NoTransfers:
@@ -51,18 +45,27 @@ class NoTransfers:
 
 
 class NoBridges:
-    """No process is elsewhere."""
+    """No process is elsewhere. References of other sessions may name one: it is dead."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
 
     def connect(self, ours: bytes, theirs: bytes, again: bool = False) -> None:
-        raise Elsewhere(wire.Connect(theirs, again))
+        self._daemon.send(ours, self._daemon.switchboard.death_of(theirs))
 
     def on_process_died(self, process_id: bytes) -> None:
         pass
 
 
 class NoCallers:
+    """No listener is elsewhere."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
     def call(self, process: bytes, message: wire.CallListener) -> None:
-        raise Elsewhere(message)
+        reason = "its node is not part of this session: the address is of another one"
+        self._daemon.send(process, wire.DescriptorGiven(message.request, reason))
 
 
 class NoReach:
@@ -85,8 +88,8 @@ class NoNeighbours:
         self.departed: tuple[Any, ...] = ()
         self.guests: dict[bytes, Any] = {}
         self.host, self.name = LOOPBACK, socket.gethostname()
-        self.transfers, self.bridges = NoTransfers(), NoBridges()
-        self.callers, self.reach = NoCallers(), NoReach()
+        self.transfers, self.bridges = NoTransfers(), NoBridges(daemon)
+        self.callers, self.reach = NoCallers(daemon), NoReach()
         self.control = LocalControl(daemon)
         daemon.total.update(marks_of_node(LOOPBACK, is_head=True))
 
@@ -106,7 +109,7 @@ class NoNeighbours:
         """It is gone, or was never there."""
 
     def pass_on(self, process_id: bytes, node: int, message: wire.Message) -> None:
-        raise Elsewhere(message)
+        """It is about what was on a node of another session, and is gone."""
 
     def has_backlog(self, node: int) -> bool:
         return False
