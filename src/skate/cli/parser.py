@@ -265,8 +265,9 @@ def _add_start(commands: Any) -> None:
     parser.add_argument(
         "--store",
         metavar="WHERE",
-        help="of the head: where the state of the cluster is kept; a directory, or `memory`; by default SKATE_STORE, "
-        "or ~/.skate/store/PORT. A head that is started again with the same store goes on with its cluster",
+        help="of the head: where the state of the cluster is kept; a directory, `memory`, or Redis servers "
+        "(redis://h1,h2;redis://h3,h4, or @FILE with that in it); by default SKATE_STORE, or ~/.skate/store/PORT. A "
+        "head that is started again with the same store goes on with its cluster",
     )
     parser.add_argument(
         "--store-durability",
