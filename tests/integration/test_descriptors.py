@@ -14,7 +14,7 @@ import pytest
 import skate
 from skate.cluster_utils import Cluster
 from skate.descriptors import Descriptor, DescriptorError
-from skate.exceptions import SerializationError
+from skate.exceptions import ActorDiedError, SerializationError
 from waiting import wait_for
 
 
@@ -169,7 +169,8 @@ def test_a_late_reader_hears_that_the_sender_has_ended(runtime: ModuleType) -> N
     made = sender.make.remote(b"x")
     skate.wait([made])
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists(), 10, "the sender's end")
+    with pytest.raises(ActorDiedError):  # the node knows of its end by now
+        skate.get(sender.pid.remote())
     with pytest.raises(DescriptorError, match="has ended") as caught:
         skate.get(made)
     assert "next:" in str(caught.value)
