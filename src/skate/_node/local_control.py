@@ -6,7 +6,7 @@ nothing on disk, and ends with the node.
 
 from __future__ import annotations
 
-import secrets
+import os
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -120,7 +120,7 @@ def _make_host(daemon: Daemon, port: LocalControl) -> Host:
             """There is none."""
 
     settings = Settings(
-        cluster_id=secrets.token_hex(8),
+        cluster_id=os.urandom(8).hex(),
         epoch=time.time() - time.monotonic(),
         nowhere_grace_s=daemon.config.infeasible_grace_s,
         watches_nodes=False,
