@@ -55,7 +55,7 @@ class Actor(msgspec.Struct):
     failed_starts: int = 0
     death: Death | None = None
     watchers: set[bytes] = msgspec.field(default_factory=set)
-    #: It is dead, and its worker leaves by itself: as soon as nobody needs what that owns.
+    #: The actor is dead, and its worker ends by itself when no process needs what the worker owns.
     leaves: bool = False
 
     def without_watchers(self) -> Actor:

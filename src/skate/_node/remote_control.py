@@ -3,7 +3,7 @@
     join ──Join──▶ Joined ──▶ reports, and whatever this node and its processes have to say
     the service was started again ──Anew──▶ Join ──▶ Joined ──▶ Holding (what is here), and all that is not Done
 
-What is state (resources, actors, bundles, copies of objects) is described anew to a service that was started again.
+A service that was started again is told what this node has: resources, actors, bundles, copies of objects.
 What processes have asked for is kept until it is durable there (`_core/outbox.py`) and said again, in order. So a
 request is lost neither with the service nor with the connection, and none counts twice.
 

@@ -37,9 +37,10 @@ CONSTANTS = {
     "BINFLOAT": "float",
 }
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-#: Instructions that make an object of so many values of the stack.
+#: By instruction that makes an object of the topmost values of the stack: how many it takes.
 MAKERS = {"EMPTY_LIST": 0, "EMPTY_DICT": 0, "EMPTY_SET": 0, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3}
-#: Instructions that put so many values of the stack into the object below them; None: all down to the mark.
+#: By instruction that puts the topmost values of the stack into the object below them: how many; None: all down to the
+#: mark.
 CHANGES = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "APPENDS": None, "SETITEMS": None, "ADDITEMS": None}
 
 

@@ -76,7 +76,7 @@ class Joiners:
                 self.look_for(server.name)
 
     def look_for(self, member: MemberID) -> None:
-        """One that the address does not name any more may stay away."""
+        """A server that the address no longer names may stay away."""
         if member not in self._wanted and member in {server.name for server in self._servers}:
             self._wanted.add(member)
             self._poller.after(0.0, partial(self._look, member))

@@ -93,7 +93,7 @@ class Members:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def server(self, member: MemberID) -> Server:
-        """A member that the address does not name any more is reached with the password of the first server."""
+        """A member that the address no longer names is reached with the password of the first server."""
         return self._servers.get(member) or next(iter(self._servers.values())).with_name(member)
 
     def wire(self, member: MemberID) -> Wire:
